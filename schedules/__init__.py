@@ -1,6 +1,6 @@
 """TIR schedules and kernels of operators; exports the schedule primitives `stripe` and `rolling_buffer`.
 
-They are imported when they are first asked for: kernels are written without them.
+The primitives are imported at first use: kernels are written without them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kernel calls: emits the TIR calls of one step, with arguments computed from a plan's memory layout.
+"""Kernel calls: emits the TIR calls of a step, with arguments computed from a plan's memory layout.
 
-A form of kernel (`schedules.forms`) builds a `BuiltKernel` for an operator of a plan: its functions, and the statements
-of one step. `BuiltKernel.step` receives a `Caller`, which knows the addresses of tensors, scratch and constants and
-computes the standard arguments of a kernel from them. Arguments that only the form can compute (a row table, the columns
-of a tile, the range of input elements to accumulate) are passed by the form as `OwnValues`.
+A kernel form (`schedules.forms`) builds a `BuiltKernel` for an operator in a plan: functions, and the statements of a
+step. `BuiltKernel.step` receives a `Caller`, which knows the addresses of tensors, scratch and constants and computes a
+kernel's standard arguments. Arguments that only the form can compute (a row table, a tile's columns, the range of input
+elements to accumulate) are passed by the form as `OwnValues`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HELPER = "locate"  # prefix of the names of helper functions
 
 @dataclass(frozen=True)
 class BuiltKernel(ABC):
-    """The functions of one operator in one plan, and the code of a step that calls them."""
+    """The functions of an operator in a plan, and the code of a step that calls them."""
 
     variants: tuple[RowKernel, ...]  # a call runs one of them; each has its own constants and scratch size
 
@@ -47,35 +47,35 @@ class BuiltKernel(ABC):
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
-        """Functions that a step calls in addition to the variants, such as one that fills a row table (`Caller.help`)."""
+        """Return the functions a step calls besides the variants, such as a filler of row tables (`Caller.help`)."""
         return ()
 
     @property
     def table_entries(self) -> int:
-        """int32 entries that a step needs in the row table on the driver's stack."""
+        """Return the int32 entries a step needs in the row table on the driver's stack."""
         return 0
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch that one step needs."""
+        """Return the scratch bytes a step needs."""
         return max((v.scratch_bytes for v in self.variants), default=0)
 
     @abstractmethod
     def step(self, caller: Caller, step: Expr) -> Stmt:
-        """The statements of step `step` of the operator's segment (`cascading.plan.Segment`)."""
+        """Write the statements for step `step` of the operator's segment (`cascading.plan.Segment`)."""
 
     def with_variants(self, variants: Iterable[RowKernel]) -> BuiltKernel:
-        """A copy with `variants` in place of its own, in the same order."""
+        """Copy the kernel with `variants` in place of its own, in the same order."""
         return replace(self, variants=tuple(variants))
 
     def functions(self, kind: str) -> list[tuple[str, PrimFunc]]:
-        """All functions that a step calls, as pairs of name prefix and function: the variants, then the helpers."""
+        """List all functions called by a step, as pairs of name prefix and function: the variants, then the helpers."""
         return [(kind + self.suffix, v.func) for v in self.variants] + [(HELPER, f) for f in self.helpers]
 
 
 @dataclass
 class Calls:
-    """Context shared by all kernel calls of a plan: functions, addresses of constants, and buffers of the driver."""
+    """Context shared by all kernel calls in a plan: functions, constants' addresses, and the driver's buffers."""
 
     plan: Plan
     functions: Sequence[Sequence[GlobalVar]]  # by operator: variants, then helpers
@@ -94,7 +94,7 @@ class Calls:
 
 
 class Caller:
-    """Emits the calls of one operator's kernel in one segment."""
+    """Emitter of the calls to an operator's kernel in a segment."""
 
     def __init__(self, calls: Calls, kernel: BuiltKernel, op: Op, segment: int) -> None:
         self.calls, self.kernel, self.op, self.number = calls, kernel, op, segment
@@ -103,7 +103,7 @@ class Caller:
         self.functions = calls.functions[op.index]
 
     def call(self, y: Expr, own: OwnValues | None = None, which: int = 0) -> Stmt:
-        """Call variant `which` for output row `y`; arguments come from `own` where it has them, else from the plan."""
+        """Call variant `which` for output row `y`; arguments come from `own` if present there, else from the plan."""
         args: list[Expr] = []
         for param in self.kernel.variants[which].params:
             value = own[param.role](param.index) if own and param.role in own else None
@@ -169,7 +169,7 @@ class Caller:
         return self.calls.places[t], self.graph.tensors[t]
 
     def row(self, t: int, y: Expr) -> Expr:
-        """Pointer to row y of tensor t, whose rows are contiguous."""
+        """Return a pointer to row y of tensor t, whose rows are contiguous."""
         if t in self.calls.row_tables:
             entry = self.memory.view("flash", "int32")[y + self.calls.row_tables[t]]
             return self.memory.row(t, entry, self.graph.tensors[t].dtype)
@@ -177,25 +177,27 @@ class Caller:
         return self.pointer(place, slot_of(y, place, tensor) * strides(tensor, place)[1])
 
     def row_table(self, position: int, y: Expr) -> Expr:
-        """Pointer to the table entry of the first row that row y of the output reads of input `position`, padding included."""
+        """Return a pointer to the table entry for the first row of input `position` read by output row y, padding
+        included.
+        """
         window = self.op.windows[position]
         assert window is not None
         at = first_of(window, y) + (self.calls.row_tables[self.op.inputs[position]] - window.padding)
         return tirx.address_of(self.memory.view("flash", "int32")[at])
 
     def pointer(self, place: Place, element: Expr) -> Expr:
-        """Pointer to element `element` of a tensor's storage, counted from the start of its slot 0."""
+        """Return a pointer to element `element` of a tensor's storage, counted from the start of slot 0."""
         return self.memory.address(place.address, place.dtype, element)
 
     @property
     def scratch_address(self) -> int:
-        """Address of the segment's scratch."""
+        """Return the address of the segment's scratch."""
         return self.calls.addresses[f"scratch {self.number}"]
 
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
-        """The tile (y, [x0, x1)) of step `step`, where steps make `pixels` pixels of rows of `columns` columns.
+        """Compute the tile (y, [x0, x1)) of step `step`, for steps of `pixels` pixels in rows of `columns` columns.
 
-        Returns the statements that bind its variables, then y, x0 and x1.
+        Return the statements that bind the variables, then y, x0 and x1.
         """
         per_row = -(-columns // pixels)
         if per_row == 1:
@@ -208,7 +210,9 @@ class Caller:
         return bound, y, x0, x0 + pixels if columns % pixels == 0 else tirx.min(x0 + pixels, i32(columns))
 
     def input_pixel(self, position: int, y: Expr, x0: Expr) -> Expr:
-        """Slot of the first pixel inside of input `position` that output pixel (y, x0) can read, padding left out."""
+        """Return the slot of the first pixel inside input `position` that output pixel (y, x0) can read, without
+        padding.
+        """
         place, tensor = self.input(position)
         window = self.op.windows[position] if self.op.windows else None
         across = self.op.columns[position] if self.op.columns else None
@@ -220,6 +224,6 @@ class Caller:
         return pixel_slot(pixel, place, tensor)
 
     def output_pixel(self, position: int, y: Expr, x0: Expr) -> Expr:
-        """Slot of pixel (y, x0) of output `position`."""
+        """Return the slot of pixel (y, x0) in output `position`."""
         place, tensor = self.output(position)
         return pixel_slot(y * tensor.columns + x0, place, tensor)

@@ -40,12 +40,12 @@ STATUS_OK = 0
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered to a module of TIR functions that work on its memories and the flash image.
+    """A plan lowered to a module of TIR functions that work on the plan's memories and the flash image.
 
-    `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`, with a
-    pointer for every area (`cascading.state_areas`) in place of `arena`. With
-    streamed inputs or a hook, their C functions receive `context`, and `status` their first result that is not 0.
-    `spare_bytes` must follow the last memory: scratch for kernels that need more of it than the plan reserved.
+    `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`, with
+    a pointer for every area (`cascading.state_areas`) in place of `arena`. With streamed inputs or a hook, the C
+    functions receive `context`, and `status` receives the first result that is not 0. `spare_bytes` must follow the
+    last memory: scratch for kernels that need more than the plan reserved.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """Where the tables of a segment's program lie in flash: the index of the first element of each."""
+    """The place of a segment's program tables in flash: the index of each first element."""
 
     program: Program
     steps: int  # index into flash viewed as `step_dtype`
@@ -74,7 +74,7 @@ class _Trace:
 
 
 class Driver:
-    """Writes the driver function of a plan: `build` the whole, `step` the statements of one operator's step."""
+    """Writer of a plan's driver function: `build` the whole, `step` the statements of an operator's step."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Driver:
         segment_call: str | None = None,
         traced: bool = True,
     ) -> None:
-        """`traced` puts the traces of segments into flash, without which there is `step` alone."""
+        """Set up the driver; `traced` puts the segments' traces into flash, without which only `step` works."""
         self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
         self.streamed = streamed_inputs(plan)
         self.hook = hook
@@ -133,18 +133,20 @@ class Driver:
         )
 
     def _stripes(self, index: int, segment: Segment) -> int | None:
-        """Put a segment's table of columns (x0, x1 by stripe and operator) into flash; its index in the uint16 view."""
+        """Store a segment's table of columns (x0, x1 by stripe and operator) in flash; return the index in the uint16
+        view.
+        """
         if not segment.stripes:
             return None
         return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
 
     def _rows(self, tensor: int) -> int:
-        """Put the addresses of a tensor's rows into flash; the index of row 0 in the int32 view."""
+        """Store the addresses of a tensor's rows in flash; return the index of row 0 in the int32 view."""
         entries, first = row_table(self.plan, tensor)
         return self.flash.add(f"rows {tensor}", entries) // 4 + first
 
     def segment(self, index: int) -> list[Stmt]:
-        """The statements that run segment `index`, in a loop over its stripes where it has some."""
+        """Write the statements that run segment `index`, in a loop over stripes if there are any."""
         table = self.bounds[index]
         begun: list[Stmt] = []
         if self.segment_call is not None and self.actors[index]:
@@ -156,7 +158,7 @@ class Driver:
         return [*begun, tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
 
     def stripe(self, index: int, table: int) -> Var:
-        """A variable for the number of the current stripe of segment `index`, whose columns are in `table`."""
+        """Make a variable for the current stripe's number in segment `index`, whose columns are in `table`."""
         stripe = tirx.Var(f"stripe{index}", "int32")
         self.calls.stripes[index] = (stripe, table)
         return stripe
@@ -180,7 +182,7 @@ class Driver:
         return [clear, self._replay(index, trace, which, chain)]
 
     def _replay(self, index: int, trace: _Trace, which: Var, body: Stmt) -> Stmt:
-        """Run `body` for every step of a program: loops over its tables, or one loop where nothing repeats."""
+        """Run `body` for every step of a program: by loops over the tables, or a single loop if nothing repeats."""
         steps = self.memory.view("flash", trace.step_dtype)
         program = trace.program
         at = tirx.Var(f"step{index}", "int32")
@@ -192,7 +194,7 @@ class Driver:
         loops = self.memory.view("flash", trace.loop_dtype)
 
         def repeated(level: str, again: str, table: int, item: Var, base: int, body: Stmt) -> tuple[Var, Stmt]:
-            """The loops of one table row: `for again in range(count): for item in range(base + start, ...): body`."""
+            """Write the loops of a table row: `for again in range(count): for item in range(base + start, ...): body`."""
             row, again_var = tirx.Var(f"{level}{index}", "int32"), tirx.Var(f"{again}{index}", "int32")
             names = [tirx.Var(f"{n}_{level}{index}", "int32") for n in ("start", "length", "count")]
             binds = [tirx.Bind(v, loops[row * 3 + (table + k)].astype("int32")) for k, v in enumerate(names)]
@@ -206,9 +208,9 @@ class Driver:
         return tir.for_range(block, len(program.blocks), inner)
 
     def _advance(self, actor: int, counter: tuple[Var, Expr], segment: int) -> Stmt:
-        """Run the next step of an operator, or of the source of a streamed input, and increment its step counter.
+        """Run the next step of an operator, or of a streamed input's source, and increment its step counter.
 
-        `counter` is the element of a memory that counts the steps.
+        `counter` is the memory element that counts the steps.
         """
         state, at = counter
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
@@ -217,7 +219,9 @@ class Driver:
         return self._unless_failed(tirx.SeqStmt([begin, self.step(actor, step, segment), bump]))
 
     def step(self, actor: int, step: Expr, segment: int) -> Stmt:
-        """The statements of one step of operator `actor` (or of the source of streamed input `-1 - actor`) in a segment."""
+        """Write the statements for a step of operator `actor` (or of the source of streamed input `-1 - actor`) in a
+        segment.
+        """
         if actor < 0:
             return tirx.BufferStore(self.status, self._source(-1 - actor, step), [i32(0)])
         kernel = self.kernels[actor]
@@ -238,7 +242,9 @@ class Driver:
         return tirx.call_extern("int32", self.fetch, *args)
 
     def _unless_failed(self, body: Stmt) -> Stmt:
-        """`body` and then the hook's call, if there is a hook; neither runs once a source or the hook has failed."""
+        """Return `body` followed by the hook's call, if there is a hook; neither runs once a source or the hook has
+        failed.
+        """
         if not self.can_fail:
             return body
         if self.hook is not None:
@@ -282,7 +288,7 @@ class Driver:
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
-    """Bytes behind the last memory for kernels that need more scratch than the plan reserved for their segment."""
+    """Return the bytes behind the last memory for kernels that need more scratch than planned for their segment."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
     needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]
@@ -302,12 +308,12 @@ def lower_plan(
 ) -> Lowered:
     """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
-    `schedules.forms.choose` builds the kernels. `transform` is applied to each of their functions, for instance to count
-    multiply-accumulates; with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of streamed
-    inputs come from the C function `fetch(context, input, row, destination)`; with None they are copied from whole
-    inputs stored one behind the other at `context`. With `hook`, the C function `hook(context, done)` is called after
-    every step with the number of steps done; the run ends where it returns anything but 0. `segment_call` is a C function
-    that is called with the number of every segment where it begins.
+    `schedules.forms.choose` builds the kernels. `transform` is applied to each kernel function, for instance to count
+    multiply-accumulates; with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of
+    streamed inputs come from the C function `fetch(context, input, row, destination)`; with None they are copied from
+    whole inputs stored one behind another at `context`. With `hook`, the C function `hook(context, done)` is called
+    after every step with the number of steps done; the run ends if it returns anything but 0. `segment_call` is a C
+    function called at the start of every segment with its number.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -341,7 +347,9 @@ def lower_plan(
 
 
 def _share(func: PrimFunc, kind: str, functions: dict[str, PrimFunc], by_hash: dict[int, list[str]]) -> str:
-    """The name of `func` in `functions`, added where no equal function is there: operators of one shape share a kernel."""
+    """Return the name of `func` in `functions`; add it unless an equal function is there: operators of equal shape
+    share a kernel.
+    """
     digest = tvm_ffi.structural_hash(func)
     for name in by_hash.get(digest, ()):
         if tvm_ffi.structural_equal(functions[name], func):

@@ -26,7 +26,7 @@ class FlashItem:
 
 @dataclass
 class Flash:
-    """The flash image under construction: constants one behind the other, equal ones stored once."""
+    """The flash image under construction: constants one behind another, equal constants stored once."""
 
     data: bytearray = field(default_factory=bytearray)
     items: list[FlashItem] = field(default_factory=list)
@@ -46,7 +46,8 @@ class Flash:
 
 
 class Memory:
-    """The pointer parameters of the driver: one per area of the plan, `flash` and `context`; typed views of all but the last.
+    """The driver's pointer parameters: one per area of the plan, `flash` and `context`; typed views of all but the
+    last.
 
     Addresses are the plan's. `spare_bytes` follow the last area.
     """
@@ -63,7 +64,7 @@ class Memory:
         self.views: dict[tuple[str, str], Var] = {}
 
     def view(self, where: str, dtype: str) -> Var:
-        """The area called `where`, or "flash", as a buffer of elements of `dtype`."""
+        """Return the area called `where`, or "flash", as a buffer of `dtype` elements."""
         key = (where, dtype)
         if key not in self.views:
             count = -(-self.sizes[where] // ITEM_BYTES[dtype])
@@ -74,23 +75,23 @@ class Memory:
         return self.flash if where == "flash" else self.bases[where]
 
     def element(self, address: int, dtype: str, further: Expr | int = 0) -> tuple[Var, Expr]:
-        """The view, and the index in it, of the element `further` elements behind an address of the plan."""
+        """Return the view and index of the element `further` elements behind an address in the plan."""
         area = area_at(self.areas, address)
         first = (address - area.start) // ITEM_BYTES[dtype]
         index = i32(first + further) if isinstance(further, int) else first + further
         return self.view(area.label, dtype), index
 
     def address(self, address: int, dtype: str, further: Expr | int = 0) -> Expr:
-        """Typed pointer to `element`."""
+        """Return a typed pointer to `element`."""
         view, index = self.element(address, dtype, further)
         return tirx.address_of(view[index])
 
     def row(self, tensor: int, entry: Expr | int, dtype: str) -> Expr:
-        """Typed pointer to the element that an entry of a tensor's row table (`row_table`) names."""
+        """Return a typed pointer to the element named by an entry in a tensor's row table (`row_table`)."""
         return self.address(_first_address(self.plan, tensor), dtype, entry)
 
     def constant(self, offset: int, dtype: str) -> Expr:
-        """Typed pointer to the byte `offset` of flash."""
+        """Return a typed pointer to the byte `offset` in flash."""
         return tirx.address_of(self.view("flash", dtype)[i32(offset // ITEM_BYTES[dtype])])
 
     def declarations(self) -> list[Stmt]:
@@ -113,7 +114,7 @@ class Place:
 
 
 def places(plan: Plan) -> list[Place]:
-    """The place of every tensor of a plan's graph, in order."""
+    """List the place of every tensor in a plan's graph, in order."""
     found: list[Place] = []
     streamed = {t for segment in plan.segments for t in segment.streamed}
     for tensor, storage in zip(plan.graph.tensors, plan.storages, strict=True):
@@ -128,9 +129,9 @@ def places(plan: Plan) -> list[Place]:
 
 
 def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
-    """Strides in elements from plane to plane and from row to row.
+    """Return the strides in elements from plane to plane and from row to row.
 
-    Rings and streamed inputs store row r of all planes together; other tensors store plane by plane.
+    Rings and streamed inputs store row r of all planes together; all other tensors are stored plane by plane.
     """
     row = place.row_bytes // ITEM_BYTES[place.dtype]
     if tensor.row_axis is None or place.apart:
@@ -141,7 +142,7 @@ def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
 
 
 def place_of(plan: Plan, tensor: int) -> int:
-    """Address of a tensor; a view lies inside of the tensor that owns its memory."""
+    """Return a tensor's address; a view lies inside the tensor that owns the memory."""
     storage, shift = plan.storages[tensor], 0
     while storage.root is not None:
         shift += storage.byte_offset
@@ -152,12 +153,12 @@ def place_of(plan: Plan, tensor: int) -> int:
 
 
 def _first_address(plan: Plan, tensor: int) -> int:
-    """Return the first address of the area that a tensor lies in."""
+    """Return the first address of the area that contains a tensor."""
     return area_at(areas(plan), place_of(plan, tensor)).start
 
 
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
-    """Whether no tile of `pixels` pixels wraps around the end of a tensor's ring."""
+    """Test that no tile of `pixels` pixels wraps around the end of a tensor's ring."""
     storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
     slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
     whole = slots >= plan.graph.tensors[tensor].rows * columns
@@ -165,7 +166,7 @@ def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
 
 
 def overwrites(plan: Plan, op: Op) -> bool:
-    """Whether the first output of an operator shares bytes with an input that it may overwrite (`Op.in_place`)."""
+    """Test whether an operator's first output shares bytes with an input it may overwrite (`Op.in_place`)."""
     if not op.outputs:
         return False
     start, end = _span(plan, op.outputs[0])
@@ -174,7 +175,7 @@ def overwrites(plan: Plan, op: Op) -> bool:
 
 
 def _span(plan: Plan, tensor: int) -> tuple[int, int]:
-    """The addresses `[low, high)` within which a tensor lies."""
+    """Return the addresses `[low, high)` that contain a tensor."""
     storage = plan.storages[tensor]
     if storage.row_addresses:
         return min(storage.row_addresses), max(storage.row_addresses) + plan.graph.tensors[tensor].row_bytes
@@ -183,7 +184,9 @@ def _span(plan: Plan, tensor: int) -> tuple[int, int]:
 
 
 def rows_by_table(plan: Plan) -> list[int]:
-    """The tensors whose rows are found by a table: those with scattered rows, and what is read together with them."""
+    """List the tensors whose rows are found by a table: tensors with scattered rows, and tensors read together with
+    them.
+    """
     around = [op for op in plan.graph.ops if any(plan.storages[t].row_addresses for t in (*op.inputs, *op.outputs))]
     read = [
         t
@@ -196,9 +199,9 @@ def rows_by_table(plan: Plan) -> list[int]:
 
 
 def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
-    """Where each row of a tensor begins, in elements of its memory, and the entry of row 0 among them.
+    """Build a tensor's row table: the start of each row, in elements of its memory, and the entry of row 0.
 
-    Rows of padding, before and behind those of the tensor, have entries too: kernels do not read what these lead to.
+    Rows of padding, before and behind the tensor's rows, have entries too; kernels never read there.
     """
     seen, storage = plan.graph.tensors[tensor], plan.storages[tensor]
     before = behind = 0
@@ -215,7 +218,7 @@ def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
 
 
 def first_of(window: Window, position: Expr) -> Expr:
-    """The first row or column that an output position reads, counted from the first row or column of padding."""
+    """Return the first row or column read by an output position, counted from the first row or column of padding."""
     first = position * window.stride
     if window.denominator > 1:
         first = tirx.truncdiv(first, i32(window.denominator))
@@ -223,23 +226,25 @@ def first_of(window: Window, position: Expr) -> Expr:
 
 
 def first_inside(window: Window, position: Expr) -> Expr:
-    """The first row or column inside of the tensor that an output position may read."""
+    """Return the first row or column inside the tensor that an output position may read."""
     first = first_of(window, position) - window.padding
     return tirx.max(first, i32(0)) if window.padding > 0 else first
 
 
 def slot_of(row: Expr, place: Place, tensor: Tensor) -> Expr:
-    """Slot of a row in a tensor's storage."""
+    """Return a row's slot in a tensor's storage."""
     return row if place.height >= tensor.rows else tirx.truncmod(row, i32(place.height))
 
 
 def pixel_slot(pixel: Expr, place: Place, tensor: Tensor) -> Expr:
-    """Slot of a pixel in a tensor's storage."""
+    """Return a pixel's slot in a tensor's storage."""
     return pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
 
 
 def row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
-    """Slot of the first row of output row `row`'s window: its number modulo the ring's height, also for padding rows."""
+    """Return the slot of the first row in output row `row`'s window: its number modulo the ring's height, also for
+    padding rows.
+    """
     if window is None or window.stride == 0:
         return i32(0)
     first = first_of(window, row)

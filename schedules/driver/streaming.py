@@ -1,7 +1,7 @@
 """Streamed inputs, which arrive row by row: the order of row requests, and a `fetch` function that serves whole inputs.
 
 The driver requests the rows of an input in ascending order, each once (once per stripe in a segment in stripes), when
-the input's ring has room. For NCHW one request delivers that row of every plane, planes one behind the other.
+the input's ring has room. For NCHW a request delivers that row from every plane, planes one behind another.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ HOST_FETCH = "fetch_row"
 
 
 def streamed_inputs(plan: Plan) -> tuple[int, ...]:
-    """The graph inputs (tensor numbers) that are streamed, in the order of the graph's inputs."""
+    """List the streamed graph inputs (tensor numbers), in the order of the graph's inputs."""
     found = {t for segment in plan.segments for t in segment.streamed}
     return tuple(t for t in plan.graph.inputs if t in found)
 
 
 def request_order(plan: Plan) -> tuple[int, ...]:
-    """For every row request, in order, the position of its input among the graph's inputs.
+    """List for every row request, in order, the input's position among the graph's inputs.
 
-    A segment in stripes requests all rows of its input once per stripe.
+    A segment in stripes requests all rows once per stripe.
     """
     times = [(s.trace, max(len(s.stripes), 1)) for s in plan.segments]
     return tuple(plan.graph.inputs.index(-1 - o) for trace, n in times for o in trace * n if o < 0)
 
 
 def row_shape(tensor: Tensor) -> tuple[int, int]:
-    """How many planes a tensor has, and the bytes of a row of one plane."""
+    """Return a tensor's number of planes, and the bytes of a row in one plane."""
     assert tensor.row_axis is not None
     planes = prod(tensor.shape[: tensor.row_axis])
     return planes, prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
 
 
 def host_fetch(plan: Plan) -> PrimFunc:
-    """`fetch_row(context, input, row, to) -> 0`: copies a row from whole inputs stored one behind the other at `context`."""
+    """Build `fetch_row(context, input, row, to) -> 0`: copies a row from whole inputs stored one behind another at
+    `context`.
+    """
     context, to = (pointer_var(n, "int8") for n in ("context", "to"))
     which, row = tirx.Var("input", "int32"), tirx.Var("row", "int32")
     tensors = [plan.graph.tensors[t] for t in streamed_inputs(plan)]

@@ -1,7 +1,7 @@
-"""Compression of traces: repeated sequences of steps become nested loops over tables, on two levels.
+"""Compression of traces: repeated step sequences become nested loops over tables, on two levels.
 
-A cascade settles into a pattern: the same steps for every pixel of a row, the same rows for most of a map. The trace is
-split greedily into runs of equal blocks, the sequence of those runs into runs again, and the driver replays
+A cascade settles into a pattern: the same steps for every pixel in a row, the same rows for most of a map. The trace is
+split greedily into runs of equal blocks, the sequence of these runs into runs again, and the driver replays
 
     for outer in blocks: repeat: for inner in runs[outer]: repeat: for step in steps[inner]: run it
 
@@ -30,7 +30,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compressed trace: each loop of `blocks` repeats a range of `runs`, each of those a range of `steps`."""
+    """A compressed trace: each loop in `blocks` repeats a range of `runs`, each of which repeats a range of `steps`."""
 
     steps: tuple[int, ...]  # numbers of operators
     runs: tuple[Loop, ...]  # over steps
@@ -66,7 +66,7 @@ def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
 
 
 def tandem_runs(symbols: np.ndarray) -> list[Loop]:
-    """`symbols` as loops over ranges of itself, in order; greedy: the block whose repetitions cover most comes next."""
+    """Split `symbols` greedily into loops over ranges, in order: the block whose repetitions cover most comes next."""
     n = len(symbols)
     covered, period, place = np.ones(n, np.int64), np.ones(n, np.int64), np.arange(n)
     for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):

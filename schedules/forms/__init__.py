@@ -1,1 +1,1 @@
-"""Forms of kernels: one row, several rows, some pixels, a row of a stripe, an accumulating step, or in place."""
+"""Kernel forms: one row, several rows, some pixels, a stripe's row, an accumulating step, or in place."""

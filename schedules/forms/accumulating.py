@@ -20,7 +20,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32, sequence, tirx
 
 
 class AccumulatingSteps(KernelForm):
-    """The form of operators that read their only input in one reduction, such as global pools and dense layers."""
+    """Form for operators that read their only input in a reduction, such as global pools and dense layers."""
 
     way = Way.ACCUMULATING
 
@@ -40,9 +40,10 @@ FORM = AccumulatingSteps()
 
 
 def accumulating(site: Site) -> Accumulating | str:
-    """The generic accumulating kernel of an operator, or why it has none.
+    """Build an operator's generic accumulating kernel, or return why there is none.
 
-    Steps deliver whole pixels of the tensor that owns the input's memory: these must be multiples of the kernel's granule.
+    Steps deliver whole pixels of the tensor that owns the input's memory: these must be multiples of the kernel's
+    granule.
     """
     op, graph = site.op, site.graph
     if len(op.inputs) != 1:
@@ -66,7 +67,7 @@ def accumulating(site: Site) -> Accumulating | str:
 
 @dataclass(frozen=True)
 class AccumulatingKernel(BuiltKernel):
-    """Steps that add elements `[begin, end)` of the input to the accumulator."""
+    """Steps that add input elements `[begin, end)` to the accumulator."""
 
     suffix: ClassVar[str] = "_sum"
 
@@ -83,7 +84,7 @@ class AccumulatingKernel(BuiltKernel):
         return self._add(caller, lanes.pointer(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
 
     def _in_order(self, caller: Caller, step: Expr) -> Stmt:
-        """Add the next row of the input, or its next pixels: in two calls where these wrap around the end of the ring."""
+        """Add the input's next row, or next pixels: in two calls if these wrap around the ring's end."""
         t, plan = caller.op.inputs[0], caller.plan
         while (root := plan.storages[t].root) is not None:
             t = root

@@ -1,4 +1,4 @@
-"""The kernel that writes a state: it copies the new value into the state's bytes, whatever they held (`passes.states`)."""
+"""The kernel that writes a state: it copies the new value over the state's bytes (`passes.states`)."""
 
 from __future__ import annotations
 

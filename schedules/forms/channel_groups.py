@@ -1,7 +1,7 @@
-"""Channel tiling: inverted bottlenecks that compute their wide intermediate one group of channels at a time.
+"""Channel tiling: inverted bottlenecks that compute their wide intermediate one channel group at a time.
 
-Their kernels are generic ones (`schedules.kernels.channel_groups`). Whole rows go through the form that every operator
-has (`schedules.forms.rows`); this form adds stripes, by one kernel that has room for the widest of them.
+The kernels are generic (`schedules.kernels.channel_groups`). Whole rows use the form common to all operators
+(`schedules.forms.rows`); this form adds stripes, by a kernel with room for the widest stripe.
 """
 
 from __future__ import annotations

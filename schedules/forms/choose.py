@@ -21,14 +21,14 @@ LOG = logging.getLogger("tvm_cascade")
 
 @cache
 def forms() -> tuple[KernelForm, ...]:
-    """The `FORM` of every module of this package that defines one, in the order of module names, fallbacks last."""
+    """Collect the `FORM` of every module in this package, in the order of module names, fallbacks last."""
     modules = [importlib.import_module(f"{room.__name__}.{m.name}") for m in pkgutil.iter_modules(room.__path__)]
     found: list[KernelForm] = [m.FORM for m in modules if hasattr(m, "FORM")]
     return tuple(sorted(found, key=lambda form: form.fallback))
 
 
 def footprints_of(site: Site) -> KernelFootprints:
-    """The forms of kernel that the planner may use for an operator besides kernels of one row, and their RAM."""
+    """Collect the kernel forms that the planner may use for an operator besides one-row kernels, and their RAM."""
     known = ROW_KERNEL_ONLY
     for form in forms():
         found = form.footprint(site, known)
@@ -40,7 +40,9 @@ def footprints_of(site: Site) -> KernelFootprints:
 
 
 def kernel_of(site: Site, use: Use) -> BuiltKernel:
-    """The kernel of the first form that can run an operator as a plan uses it. Raises `ValidationError` if none can."""
+    """Build the kernel by the first form that can run an operator as a plan uses it. Raises `ValidationError` if none
+    can.
+    """
     reasons: list[str] = []
     for form in forms():
         if form.way is use.way:
@@ -53,7 +55,7 @@ def kernel_of(site: Site, use: Use) -> BuiltKernel:
 
 
 def kernels_of_plan(plan: Plan, sites: Sequence[Site | None]) -> list[BuiltKernel | None]:
-    """The kernel of every operator, built for the way its segment runs it; `sites` and results are None for views."""
+    """Build every operator's kernel for the way its segment runs it; `sites` and results are None for views."""
     chosen: list[BuiltKernel | None] = [None] * len(sites)
     for segment in plan.segments:
         for o in segment.ops:
@@ -63,7 +65,7 @@ def kernels_of_plan(plan: Plan, sites: Sequence[Site | None]) -> list[BuiltKerne
 
 
 def _written_apart(built: BuiltKernel, use: Use) -> BuiltKernel:
-    """The kernel; where its output is a part of a join, changed to write pixels `Storage.pitch` bytes apart."""
+    """Return the kernel; if the output is a part of a join, changed to write pixels `Storage.pitch` bytes apart."""
     outputs = use.op.outputs
     storage = use.plan.storages[outputs[0]] if outputs else None
     if storage is None or not storage.pitch or use.way is Way.ACCUMULATING:

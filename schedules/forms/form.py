@@ -1,9 +1,9 @@
-"""`KernelForm`, the interface of a form of kernel: a way of computing an operator, or a part of it, in one call.
+"""`KernelForm`, the interface of a kernel form: a way to compute an operator, or a part, in one call.
 
-A form tells the planner which tiles it can compute of an operator and how much RAM that takes (`footprint`), and builds the
-kernel for the tile that a plan has chosen (`build`). A plan runs an operator in one of five ways (`Way`); each form serves
-one of them, and several forms can serve the same one (kernels of one row, kernels of several). A form that cannot serve an
-operator returns the reason. Every module of this package that defines `FORM` is a form (`schedules.forms.choose`).
+A form tells the planner which tiles it can compute and how much RAM they take (`footprint`), and builds the kernel for
+the tile chosen by a plan (`build`). A plan runs an operator in one of five ways (`Way`); each form serves a single way,
+and several forms can serve the same way (one-row kernels, several-row kernels). A form that cannot serve an operator
+returns the reason. Every module in this package that defines `FORM` is a form (`schedules.forms.choose`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 
 class Way(Enum):
-    """How a segment runs an operator: what one step computes."""
+    """How a segment runs an operator: the result of a step."""
 
     ROWS = "by rows"  # a step makes a tile of whole rows, or the whole output
     PIXELS = "by pixels"  # some pixels of a row
@@ -38,7 +38,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """An operator with all that is needed to build a kernel for it, independent of a plan."""
+    """An operator with everything needed to build a kernel for it, independent of a plan."""
 
     graph: Graph  # as it was extracted, before planning
     op: Op
@@ -48,17 +48,17 @@ class Site:
 
     @property
     def spec(self) -> OperatorSpec:
-        """The operator's kind, tensors, constants and attributes."""
+        """Return the operator's kind, tensors, constants and attributes."""
         return self.computed.spec
 
     @property
     def scheduled(self) -> bool:
-        """Whether `row` comes from a performance schedule, not from the generic one."""
+        """Return True if `row` comes from a performance schedule, not from the generic schedule."""
         return self.core is not None and self.row.scheduled
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The activations that the operator reads, then those that it writes."""
+        """Return the activations read by the operator, then the activations written."""
         return [self.graph.tensors[t] for t in (*self.op.inputs, *self.op.outputs)]
 
 
@@ -72,7 +72,7 @@ class Use:
 
     @cached_property
     def way(self) -> Way:
-        """The way in which the segment runs the operator."""
+        """Return the way the segment runs the operator."""
         if self.op.index in self.segment.accumulating:
             return Way.ACCUMULATING
         if self.op.index in self.segment.in_place:
@@ -84,30 +84,30 @@ class Use:
 
     @property
     def columns(self) -> Sequence[tuple[int, int]]:
-        """In stripes: by stripe, the columns `[x0, x1)` that the operator computes."""
+        """Return for each stripe the columns `[x0, x1)` computed by the operator."""
         position = self.segment.ops.index(self.op.index)
         return [ranges[position] for ranges in self.segment.stripes]
 
     @property
     def tile_rows(self) -> int:
-        """Rows that a step computes, at most all of the output's."""
+        """Return the rows computed by a step, at most all output rows."""
         return min(self.segment.tile.rows, self.plan.graph.tensors[self.op.outputs[0]].rows)
 
 
 class KernelForm(ABC):
-    """A form of kernel: tells the planner which operators have it, and builds it."""
+    """Base class of kernel forms: tells the planner which operators have this form, and builds the kernel."""
 
     way: ClassVar[Way]  # the way of running an operator that this form implements
     fallback: ClassVar[bool] = False  # tried after all forms that are no fallbacks
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        """`known` with the fields of this form filled in, or the reason why the operator at `site` has no such form.
+        """Return `known` with this form's fields filled in, or the reason why the operator at `site` has no such form.
 
-        The planner uses a form only where its fields are set. Forms without a field, such as kernels of one row, return
-        `known` as it is.
+        The planner uses a form only if its fields are set. Forms without a field, such as one-row kernels, return
+        `known` unchanged.
         """
         return known
 
     @abstractmethod
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
-        """The operator's kernel for its `use` in a plan, which asks for `way`; or the reason why this form has none."""
+        """Build the operator's kernel for its `use` in a plan, which asks for `way`; or return why this form has none."""

@@ -1,10 +1,10 @@
-"""Multi-row tiles: one kernel call computes several output rows and reads the weights only once.
+"""Multi-row tiles: a kernel call computes several output rows and reads the weights only once.
 
-Where flash is slower than the core, reading weights dominates the time of a layer: a kernel of one row reads all weights
-of its layer for every row, and again for every block of pixels of the row. A multi-row kernel takes one block of output
-channels at a time through all pixels of its rows. All of these output rows, and the input rows that they read, must be
-in memory at once without overlap. Where windows are single pixels the rows are treated as one long row, which leaves
-fewer incomplete blocks of pixels at row ends.
+If flash is slower than the core, reading weights dominates a layer's time: a one-row kernel reads all weights for every
+row, and again for every block of pixels in the row. A multi-row kernel takes a block of output channels at a time
+through all pixels of its rows. All these output rows, and the input rows they read, must be in memory at once without
+overlap. If windows are single pixels the rows are treated as one long row, which leaves fewer incomplete pixel blocks
+at row ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt
 
 
 class MultiRowTiles(KernelForm):
-    """The form of convolutions with a performance schedule, for any number of rows that divides the output's."""
+    """Form for convolutions with a performance schedule, for any number of rows that divides the output's."""
 
     way = Way.ROWS
 
@@ -49,7 +49,7 @@ FORM = MultiRowTiles()
 
 @dataclass(frozen=True)
 class MultiRowSteps(BuiltKernel):
-    """Steps that make one call of a kernel of `rows` output rows."""
+    """Steps that make one call to a kernel of `rows` output rows."""
 
     rows: int
 
@@ -59,10 +59,11 @@ class MultiRowSteps(BuiltKernel):
 
 
 def multi_row_variant(site: Site, rows: int) -> Variant | str:
-    """The variant that computes an operator in steps of `rows` rows, or why there is none. `rows` must divide the output's rows.
+    """Choose the variant that computes an operator in steps of `rows` rows, or return why there is none.
 
-    There is none for grouped convolutions, and with LLVM none for windows of several pixels: LLVM would hoist the loads
-    of all column groups in front of the loops over them, and spill registers.
+    `rows` must divide the output's rows. There is no variant for grouped convolutions, and with LLVM none for windows
+    of several pixels: LLVM would hoist the loads for all column groups in front of the loops over them, and spill
+    registers.
     """
     windows = windows_of(site)
     if isinstance(windows, str):
@@ -87,7 +88,7 @@ def multi_row_variant(site: Site, rows: int) -> Variant | str:
 
 
 def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
-    """The operator on reshaped NHWC tensors: every `rows` rows of W columns become one row of `rows * W` columns."""
+    """Convert the operator to reshaped NHWC tensors: every `rows` rows of W columns become a row of `rows * W` columns."""
     inputs, output = tuple(_long(t, rows) for t in spec.inputs), _long(spec.output, rows)
     return replace(spec, inputs=inputs, output=output, tile_rows=1, joined_rows=rows)
 

@@ -1,10 +1,10 @@
-"""Narrow row kernels: an operator's performance schedule applied to some pixels of a row, or to a row of a stripe.
+"""Narrow row kernels: an operator's performance schedule applied to some pixels of a row, or to a stripe's row.
 
-A performance schedule computes whole rows. For `n` neighbouring pixels, the operator is described as one whose rows have
-`n` columns. Where its windows have several pixels, the kernel finds its input through a row table: a table in RAM with the
+A performance schedule computes whole rows. For `n` neighbouring pixels, the operator is described with rows of `n`
+columns. If its windows have several pixels, the kernel finds its input through a row table: a table in RAM with the
 start of each kernel row of the window. Operators that read single pixels (1 x 1 convolutions, element-wise operators)
-need no table. Padding columns are left out at compile time, so pixels at the edges of the map need kernels of their own;
-where these run seldom, the variant with the smallest code is taken.
+need no table. Padding columns are left out at compile time, so pixels at the map's edges need separate kernels; if
+these run seldom, the variant with the smallest code is taken.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Columns:
 
 
 def columns_of(across: Window, x0: int, pixels: int, width: int) -> Columns:
-    """The columns of a step that computes `pixels` pixels from column `x0` on, from an input of `width` columns."""
+    """Compute the columns of a step for `pixels` pixels from column `x0` on, from an input of `width` columns."""
     first = x0 * across.stride - across.padding
     last = first + (pixels - 1) * across.stride + across.span
     return Columns(pixels, max(-first, 0), min(last, width) - max(first, 0))
 
 
 def is_single(windows: tuple[Window, Window]) -> bool:
-    """Whether each output pixel reads exactly the input pixel of the same row and column."""
+    """Test that each output pixel reads exactly the input pixel in the same row and column."""
     return all(w.extent == 1 and w.stride == 1 and w.padding == 0 and w.denominator == 1 for w in windows)
 
 
@@ -53,7 +53,7 @@ def _slides(window: Window) -> bool:
 
 
 def windows_of(site: Site) -> Windows | str:
-    """The windows of an operator that can have narrow row kernels, or the reason why it cannot."""
+    """Return the windows of an operator that can have narrow row kernels, or the reason why it cannot."""
     op = site.op
     if not site.scheduled:
         return "no performance schedule serves it"
@@ -73,7 +73,7 @@ def windows_of(site: Site) -> Windows | str:
 def narrow_variants(
     site: Site, windows: Windows, wanted: Iterable[Columns], is_seldom: Callable[[Columns], bool]
 ) -> dict[Columns, Variant] | str:
-    """The variant for each of `wanted`, or why there is none for one; `is_seldom` asks for the smallest code."""
+    """Choose the variant for each of `wanted`, or return why there is none; `is_seldom` asks for the smallest code."""
     assert site.core is not None
     made: dict[Columns, Variant] = {}
     for columns in dict.fromkeys(wanted):
@@ -89,10 +89,10 @@ def narrow_variants(
 
 
 def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
-    """The spec of the operator restricted to one step of `columns`.
+    """Limit an operator's spec to a step of `columns`.
 
-    An input that is read through a row table has all its rows and the valid columns of the step; inputs that are read
-    pixel by pixel are one row of the step's pixels.
+    An input read through a row table has all rows and the step's valid columns; inputs read pixel by pixel are a single
+    row of the step's pixels.
     """
     spec, single = site.spec, all(is_single(pair) for pair in windows)
     high = [1 if single else t.rows for t in site.tensors]
@@ -109,12 +109,14 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
 
 
 def narrow_values(y: Expr) -> OwnValues:
-    """Arguments of a narrow row kernel: y, and a ring of one slot, since its pointers are those of its own pixels."""
+    """Return the arguments of a narrow row kernel: y, and a ring with one slot, since the pointers are already the
+    pixels'.
+    """
     return {Role.Y: lambda _: y, Role.SLOT: lambda _: i32(0), Role.SLOTS: lambda _: i32(1)}
 
 
 def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:
-    """Run-length encoding of the variant (`served`) that each column or stripe (`places`) uses."""
+    """Encode the variants (`served`) used by columns or stripes (`places`) as runs."""
     runs: list[tuple[int, int]] = []
     for place, which in zip(places, served, strict=True):
         if not runs or runs[-1][1] != which:
@@ -123,7 +125,7 @@ def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:
 
 
 def by_run(runs: Runs, place: Expr, call: Callable[[int], Stmt]) -> Stmt:
-    """A chain of comparisons that runs `call(variant)` with the variant of column or stripe `place`."""
+    """Write a chain of comparisons that runs `call(variant)` with the variant for column or stripe `place`."""
     body = call(runs[-1][1])
     for (_, which), (stop, _) in reversed(list(pairwise(runs))):
         body = tirx.IfThenElse(tirx.LT(place, i32(stop)), call(which), body)

@@ -1,8 +1,8 @@
-"""Pixel tiles: steps that compute some neighbouring pixels of one output row.
+"""Pixel tiles: steps that compute some neighbouring pixels of an output row.
 
-Where the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`), after a
-helper function that fills the row table of each windowed input. Without one, or where the plan's scratch has no room for
-the tables, it calls the generic pixel kernel.
+If the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`), after a
+helper that fills the row table of each windowed input. Without a schedule, or without room for the tables in the plan's
+scratch, it calls the generic pixel kernel.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class GenericPixelKernel(BuiltKernel):
 class PixelTileKernel(BuiltKernel):
     """Narrow row kernels for steps of `pixels` pixels.
 
-    `tables` has an entry per input, None where the input is read directly, without a row table. A step whose pixels wrap
-    around the end of a ring that is read directly or written runs pixel by pixel instead, by the variants of `singles`.
+    `tables` has an entry per input, None if the input is read directly, without a row table. A step whose pixels wrap
+    around the end of a ring read directly or written runs pixel by pixel instead, by the variants in `singles`.
     """
 
     pixels: int
@@ -103,16 +103,18 @@ class PixelTileKernel(BuiltKernel):
         return self.own_offset + own if own else self.table_offset(len(self.tables))
 
     def table_offset(self, position: int) -> int:
-        """Byte offset in scratch of the row table of input `position`."""
+        """Return the byte offset in scratch of input `position`'s row table."""
         return sum(self.table_bytes[:position])
 
     @property
     def own_offset(self) -> int:
-        """Byte offset in scratch of the row kernel's own scratch, behind the row tables."""
+        """Return the byte offset in scratch of the row kernel's own scratch, behind the row tables."""
         return -(-self.table_offset(len(self.tables)) // 8) * 8
 
     def used(self, use: Use) -> PixelTileKernel:
-        """Specialized to the rings of a plan: what row tables take; no variants for single pixels where no step can wrap."""
+        """Return the kernel specialized to a plan's rings: sizes of row tables, and no single-pixel variants if no step
+        can wrap.
+        """
         slots = [ring_slots(use.plan.storages[t]) for t in use.op.inputs]
         sizes = table_bytes(use.plan.graph, use.op, self.pixels, slots)
         direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
@@ -161,7 +163,7 @@ class PixelTileKernel(BuiltKernel):
         return sequence([*calls, caller.call(y, own, which)])
 
     def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> Stmt:
-        """Call the helper that fills the row table of input `position` for the tile that begins at pixel `at`."""
+        """Call the helper that fills input `position`'s row table for the tile beginning at pixel `at`."""
         table, place = self.tables[position], caller.input(position)[0]
         assert table is not None
         slot, item = caller.input_pixel(position, *at), ITEM_BYTES[place.dtype]
@@ -183,7 +185,7 @@ class _Tiles:
 
 
 def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
-    """The narrow row kernels of an operator for steps of `pixels` pixels, or the reason why it has none."""
+    """Build an operator's narrow row kernels for steps of `pixels` pixels, or return why there are none."""
     made = pixel_tiles(site, pixels)
     if isinstance(made, str):
         return made
@@ -196,7 +198,7 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
 
 
 def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
-    """How narrow row kernels compute an operator in steps of `pixels` pixels, or the reason why they cannot."""
+    """Plan how narrow row kernels compute an operator in steps of `pixels` pixels, or return why they cannot."""
     windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows
@@ -224,6 +226,6 @@ def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
 
 
 def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:
-    """Pointer to pixel slot `slot` of a tensor's storage."""
+    """Return a pointer to pixel slot `slot` of a tensor's storage."""
     place, tensor = at
     return caller.pointer(place, slot * (place.row_bytes // tensor.columns // ITEM_BYTES[place.dtype]))

@@ -1,9 +1,9 @@
-"""Rows at addresses of their own: steps that find every row that they read or write by a table in flash.
+"""Rows at separate addresses: steps that find every row they read or write in a table in flash.
 
-A plan may give each row of a tensor an address of its own (`Storage.row_addresses`). The driver has a table of these
-addresses for every tensor; a kernel gets a pointer into it, at the entry of its window's first row. So nothing is computed
-or copied for a step: kernels that read through row tables (`schedules.forms.narrow_rows`) take this one as it is, for whole rows.
-Operators without a performance schedule have a generic kernel.
+A plan may give each row of a tensor a separate address (`Storage.row_addresses`). The driver has a table of these
+addresses for every tensor; a kernel gets a pointer into it, at the entry for the window's first row. So nothing is
+computed or copied for a step: kernels that read through row tables (`schedules.forms.narrow_rows`) take this table
+directly, for whole rows. Operators without a performance schedule have a generic kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32
 
 
 class RowAddresses(KernelForm):
-    """The form of operators that write single rows and read rows through windows."""
+    """Form for operators that write single rows and read rows through windows."""
 
     way = Way.ROWS
 
@@ -50,7 +50,9 @@ FORM = RowAddresses()
 
 
 def _variant(site: Site) -> Variant | str | None:
-    """The performance schedule of whole rows that reads through a row table; None: the generic kernel; or why there is none."""
+    """Return the whole-row performance schedule that reads through a row table; None for the generic kernel; or why
+    there is none.
+    """
     access = site.computed.access
     if site.computed.tuned is not None or groups_of(site.computed.func):
         return "its kernel finds rows in rings alone"
@@ -74,7 +76,7 @@ def _variant(site: Site) -> Variant | str | None:
 
 @dataclass(frozen=True)
 class AddressedRowSteps(BuiltKernel):
-    """Steps that compute one row, with pointers to the rows and into the tables of their addresses."""
+    """Steps that compute a row, with pointers to the rows and into the address tables."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         kernel, y = self.variants[0], step
@@ -97,6 +99,6 @@ class AddressedRowSteps(BuiltKernel):
 
 
 def _by_rows(kernel: RowKernel, caller: Caller, i: int) -> bool:
-    """Whether a kernel gets a pointer to the very row of input `i` that it reads."""
+    """Return True if a kernel gets a pointer to the very row of input `i` it reads."""
     window = caller.op.windows[i]
     return kernel.scheduled and window is not None and window.stride > 0

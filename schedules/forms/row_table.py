@@ -1,10 +1,10 @@
 """Row tables: the start of each kernel row of a step's window in the input's storage, and functions that fill them.
 
-In a ring of pixels, each kernel row of a window is one run of pixels, and as the ring is larger than the window, at most
-one of these runs wraps around the ring's end. The offset of every run goes into a table in scratch; the run that wraps is
-copied behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one
-kernel row instead of the window (`cascading.row_tables`). A row of a stripe's ring has all columns that the stripe needs:
-no run wraps, nothing is copied.
+In a ring of pixels, each kernel row of a window is a run of pixels, and as the ring is larger than the window, at most
+one run wraps around the ring's end. The offset of every run goes into a table in scratch; the wrapping run is copied
+behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one kernel
+row instead of the window (`cascading.row_tables`). A row of a stripe's ring has all columns the stripe needs: no run
+wraps, nothing is copied.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32,
 
 @dataclass(frozen=True)
 class RowTable:
-    """The row table of one input, for steps that compute pixel tiles."""
+    """The row table of an input, for steps that compute pixel tiles."""
 
     fill: Deferred  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
     footprint: RowTableFootprint
 
     @property
     def run_offset(self) -> int:
-        """Bytes from the table's begin to the copied run."""
+        """Return the bytes from the table's start to the copied run."""
         return self.footprint.bytes_with_run(0)
 
 
 def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: KernelTarget) -> RowTable:
-    """The row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
+    """Build the row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     footprint = RowTableFootprint(row.extent, pixel, column.span, column.stride)
     behind = footprint.bytes_with_run(0)
@@ -45,10 +45,10 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Kern
 
 
 def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:
-    """`fill(x, slot, pixels, to, away, valid, y) -> 0`: writes the table of output row y to `to`.
+    """Build `fill(x, slot, pixels, to, away, valid, y) -> 0`, which writes the table of output row y to `to`.
 
-    `x` is a ring of `pixels` pixels; the window's first pixel inside of the tensor is at slot `slot`. A run has `valid`
-    pixels. The one that wraps is copied to `away` elements from `x`, by the largest unit that divides a pixel: 16 bytes
+    `x` is a ring of `pixels` pixels; the window's first pixel inside the tensor is at slot `slot`. A run has `valid`
+    pixels. The wrapping run is copied to `away` elements from `x`, by the largest unit that divides a pixel: 16 bytes
     (with the C back end or MVE), 4 bytes or an element.
     """
     height, width, channels = tensor.shape[1:]
@@ -105,7 +105,7 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
 
 
 def _move(source: Var, target: Var, quads: bool, core: KernelTarget) -> Callable[[Expr, Expr], Stmt]:
-    """A copy of one unit of `source` to one of `target`: of an element, or of four words."""
+    """Write the copy of a unit from `source` to `target`: an element, or four words."""
     if not quads:
         return lambda to, at: tirx.BufferStore(target, source[at], [to])
     if core.backend == "c":
@@ -123,7 +123,7 @@ _UNROLL = 8  # most units per loop iteration
 
 
 def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
-    """`store(unit)` for each of `count` units, in a partly unrolled loop."""
+    """Write `store(unit)` for each of `count` units, in a partly unrolled loop."""
     step = best_step(count, _UNROLL)
     k = tirx.Var("k", "int32")
     stores: list[Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
@@ -132,9 +132,10 @@ def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
 
 
 def ring_row_table() -> PrimFunc:
-    """`fill(table, taps, slot, height, pitch, start) -> 0`: writes the element offsets of `taps` successive ring rows.
+    """Build `fill(table, taps, slot, height, pitch, start) -> 0`: writes the element offsets of `taps` successive ring
+    rows.
 
-    The first is in slot `slot` of a ring of `height` rows, `pitch` elements apart; each begins at its element `start`.
+    The first row is in slot `slot` of a ring of `height` rows, `pitch` elements apart; each begins at element `start`.
     """
     table = pointer_var("table", "int32")
     names = ("taps", "slot", "height", "pitch", "start")

@@ -1,4 +1,4 @@
-"""Whole-row steps by a kernel of one row, or by one kernel of the whole operator. Every operator has this form."""
+"""Whole-row steps by a one-row kernel, or by a kernel of the whole operator. Every operator has this form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, for_range, i32, tirx
 
 
 class Rows(KernelForm):
-    """The form that every operator has: its row kernel, called for each row of a step."""
+    """Form common to all operators: the row kernel, called for each row of a step."""
 
     way, fallback = Way.ROWS, True
 
@@ -24,7 +24,7 @@ FORM = Rows()
 
 @dataclass(frozen=True)
 class RowSteps(BuiltKernel):
-    """Steps that call a kernel of one row for each row of their tile, or a kernel of the whole operator once."""
+    """Steps that call a one-row kernel for each row of their tile, or a kernel of the whole operator once."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         check_rows(caller)
@@ -37,7 +37,7 @@ class RowSteps(BuiltKernel):
 
 
 def check_rows(caller: Caller) -> None:
-    """Raise `ValidationError` where a tensor that the operator reads or writes is in a ring of pixels, or scattered."""
+    """Raise `ValidationError` if a tensor read or written by the operator is in a ring of pixels, or scattered."""
     for t in (*caller.op.inputs, *caller.op.outputs):
         place, name = caller.calls.places[t], caller.graph.tensors[t].name
         if place.by_pixels:

@@ -1,9 +1,9 @@
-"""Vertical stripes: steps that compute the columns of one row that lie in a stripe, and copies of halo columns.
+"""Vertical stripes: steps that compute a row's columns within a stripe, and copies of halo columns.
 
-Where the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`): stripes of
-equal width and padding share a kernel, the first and the last one differ by their padding. Without one, or where the
-plan's scratch is too small for them, it calls the generic stripe kernel. That one gets shifted pointers: they point to
-where column 0 of the tensor would lie if the ring's rows were extended to the left.
+If the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`): stripes of
+equal width and padding share a kernel, the first and the last stripe differ by their padding. Without a schedule, or
+without enough scratch in the plan, it calls the generic stripe kernel. That kernel gets shifted pointers: to the place
+of the tensor's column 0 if the ring's rows were extended to the left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NONE = -1  # instead of a variant's number: the operator computes nothing in the
 
 
 class Stripes(KernelForm):
-    """The form of rows of stripes, by narrow row kernels where possible, else by the generic stripe kernel."""
+    """Form for rows of stripes, by narrow row kernels if possible, else by the generic stripe kernel."""
 
     way, fallback = Way.STRIPES, True
 
@@ -43,21 +43,21 @@ FORM = Stripes()
 
 
 class Lanes:
-    """Addresses of the tensors of a segment in stripes, as expressions of the current stripe."""
+    """Addresses of a segment's tensors in stripes, as expressions of the current stripe."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller, self.plan, self.graph = caller, caller.plan, caller.graph
         self.stripe, self.table = caller.calls.stripes[caller.number]
 
     def columns(self, actor: int) -> tuple[Expr, Expr]:
-        """The columns `[x0, x1)` that an operator computes (or accumulates) in the current stripe."""
+        """Return the columns `[x0, x1)` computed (or accumulated) by an operator in the current stripe."""
         ops = self.caller.segment.ops
         bounds = self.caller.memory.view("flash", "uint16")
         at = self.stripe * (2 * len(ops)) + (self.table + 2 * ops.index(actor))
         return bounds[at].astype("int32"), bounds[at + 1].astype("int32")
 
     def lane(self, t: int) -> tuple[Place, int, int, Expr]:
-        """Layout of a tensor: its place, elements of a pixel, columns of a stored row, and the first column stored."""
+        """Return a tensor's layout: place, elements per pixel, columns per stored row, and the first column stored."""
         place, tensor, storage = self.caller.calls.places[t], self.graph.tensors[t], self.plan.storages[t]
         unit = place.row_bytes // tensor.columns // ITEM_BYTES[tensor.dtype]
         if not storage.columns:
@@ -67,7 +67,7 @@ class Lanes:
         return place, unit, storage.columns, self._first(t, self.columns(maker)[0])
 
     def _first(self, t: int, x: Expr) -> Expr:
-        """The first column stored of a tensor whose own columns begin at `x`: before them lie halo columns, if any."""
+        """Return the first stored column of a tensor whose own columns begin at `x`: halo columns, if any, lie before."""
         halo, maker = self.plan.storages[t].halo_columns, self.graph.producer[t]
         if not halo:
             return x
@@ -75,18 +75,18 @@ class Lanes:
         return tirx.max(x - halo, i32(segment.stripes[0][segment.ops.index(maker)][0]))
 
     def element(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
-        """Element, from slot 0 of a tensor, at which column `x` of its row `y` lies; by default column 0, and slot 0."""
+        """Return the element, from slot 0, of column `x` in row `y` of a tensor; by default column 0, and slot 0."""
         place, unit, pitch, first = self.lane(t)
         at = i32(0) if y is None else slot_of(y, place, self.graph.tensors[t]) * pitch
         return ((at if x is None else at + x) - first) * unit
 
     def pointer(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
-        """Pointer to `element`."""
+        """Return a pointer to `element`."""
         dtype, address = self.graph.tensors[t].dtype, self.caller.calls.places[t].address
         return self.caller.memory.address(address, dtype, self.element(t, y, x))
 
     def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[Stmt]:
-        """Copy the halo columns of row `y`, those before `x`, from their block to the ring, or back with `back`."""
+        """Copy the halo columns of row `y`, left of `x`, from their block to the ring, or back with `back`."""
         if not self.plan.storages[t].halo_columns:
             return []
         place, unit, pitch, first = self.lane(t)
@@ -106,7 +106,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class StripeSteps(BuiltKernel):
-    """Steps that compute one row of a stripe: take halo columns over from the previous stripe, leave some to the next."""
+    """Steps that compute a stripe's row: take halo columns from the previous stripe, leave some to the next."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         lanes = Lanes(caller)
@@ -118,7 +118,7 @@ class StripeSteps(BuiltKernel):
 
     @abstractmethod
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
-        """The calls that compute row y of the current stripe."""
+        """Write the calls that compute row y of the current stripe."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ class NarrowStripeKernel(StripeSteps):
         return sequence([*calls, call])
 
     def _fill(self, caller: Caller, lanes: Lanes, position: int, at: tuple[Expr, Expr]) -> Stmt:
-        """Fill the row table for the window of output pixel `at`; rows begin at its first column inside of the tensor."""
+        """Fill the row table for the window of output pixel `at`; rows begin at the window's first column inside the
+        tensor.
+        """
         window, across = caller.op.windows[position], caller.op.columns[position]
         assert window is not None and across is not None
         place, unit, pitch, first = lanes.lane(caller.op.inputs[position])
@@ -201,7 +203,9 @@ class NarrowStripeKernel(StripeSteps):
 
 
 def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> NarrowStripeKernel | str:
-    """The narrow row kernels of an operator for stripes of the given `columns` [x0, x1), or why it has none."""
+    """Build an operator's narrow row kernels for stripes with the given `columns` [x0, x1), or return why there are
+    none.
+    """
     windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows

@@ -1,8 +1,8 @@
 """In-place transpose from NHWC to NCHW: the inverse of `schedules.forms.transpose_in_place`.
 
-Networks that were converted from NCHW and produce an image end with this transpose. The image is often their largest
-tensor, and in place it needs to be in the arena only once. First the pixels of every image row are split into one row
-of every plane, then whole rows are permuted.
+Networks converted from NCHW that produce an image end with this transpose. The image is often their largest tensor, and
+in place the arena needs it only once. First the pixels of every image row are split into a row for every plane, then
+whole rows are permuted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""In-place transpose from NCHW to NHWC, with scratch of one row of every plane, or of a part of it where planes have one row.
+"""In-place transpose from NCHW to NHWC, with scratch for a row of every plane, or for a part if planes have one row.
 
-Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The cycles
-of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through one
-spare row. Then the C rows of each image row lie together, and are interleaved through scratch.
+Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The
+cycles of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through
+a spare row. Then the C rows of each image row lie together, and are interleaved through scratch.
 `schedules.forms.transpose_back_in_place` is the inverse.
 """
 
@@ -28,7 +28,7 @@ TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axe
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """The tensor to transpose, in its NCHW shape: `count` planes of `height` rows of `width` elements."""
+    """The tensor to transpose, in NCHW shape: `count` planes with `height` rows of `width` elements."""
 
     count: int
     height: int
@@ -66,7 +66,7 @@ FORM = TransposeInPlace()
 
 
 def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
-    """The planes of the tensor, if an operator is a transpose with these `axes` (`TO_NHWC` or `TO_NCHW`); else None."""
+    """Return the tensor's planes if an operator is a transpose with these `axes` (`TO_NHWC` or `TO_NCHW`); else None."""
     func = site.computed.func
     if site.computed.constants or len(func.params) != 2:
         return None
@@ -89,17 +89,20 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
 
 
 def _folded(width: int) -> tuple[int, int]:
-    """Return the number and the width of the rows that a plane of one row, as of a signal, is taken as: (1, width) where nothing
-    divides it. The longest rows of at most a fourth of the width need the fewest moves, and scratch is a fourth of the tensor."""
+    """Return number and width of the rows into which a single-row plane, as of a signal, is divided.
+
+    Return (1, width) if nothing divides it. The longest rows of at most a quarter of the width need the fewest moves;
+    scratch is then a quarter of the tensor.
+    """
     shorter = (n for n in range(width // 4, 1, -1) if width % n == 0)
     row = next(shorter, width)
     return width // row, row
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:
-    """The moves of rows, in order: unsigned [moves, 2] of (to, from). Row `planes * height` stands for the spare row.
+    """List the moves of rows, in order: unsigned [moves, 2] of (to, from). Row `planes * height` is the spare row.
 
-    They permute `planes` planes of `height` rows into `height` groups of `planes` rows.
+    The moves permute `planes` planes of `height` rows into `height` groups of `planes` rows.
     """
     spare = planes * height
     moves: list[tuple[int, int]] = []
@@ -119,9 +122,9 @@ def row_moves(planes: int, height: int) -> np.ndarray:
 
 
 class InPlacePasses:
-    """Builder of the kernel of a whole in-place transpose, pass by pass.
+    """Builder of a whole in-place transpose's kernel, pass by pass.
 
-    The kernel has no parameter for its input, which lies at the same address as its output.
+    The kernel has no parameter for its input, which lies at the output's address.
     """
 
     def __init__(self, planes: Planes, moves: np.ndarray) -> None:
@@ -153,7 +156,7 @@ class InPlacePasses:
                 self._copy(self.image, to * width, self.image, source * width, width)
 
     def turn_rows(self, to_pixels: bool) -> None:
-        """In each image row, interleave the rows of all planes into pixels (`to_pixels`), or split pixels into rows."""
+        """Interleave in each image row the rows of all planes into pixels (`to_pixels`), or split pixels into rows."""
         k, axes = self.k, [(self.planes.width, "w"), (self.planes.count, "c")]
         (outer, first_name), (inner, second_name) = axes if to_pixels else reversed(axes)
         with k.loop(self.planes.height, "h") as h:

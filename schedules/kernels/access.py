@@ -9,11 +9,11 @@ from tvm_cascade.graph import Window
 
 @dataclass(frozen=True, slots=True)
 class RowAccess:
-    """The row axis of every tensor, and the rows of every activation input that one output row reads.
+    """The row axis of every tensor, and the rows of every activation input read by an output row.
 
-    `windows[i]`, `input_axes[i]` belong to activation input i, `output_axes[i]` to output i. An axis is None where the
-    tensor is one row. `columns[i]` is the window along the columns, the axis after the row axis; `columns` is empty
-    where it was not computed. `opaque` is the reason why the operator can only run whole; `windows` is then meaningless.
+    `windows[i]`, `input_axes[i]` belong to activation input i, `output_axes[i]` to output i. An axis is None if the
+    tensor is a single row. `columns[i]` is the window along the columns, the axis after the row axis; `columns` is
+    empty if not computed. `opaque` is the reason why the operator can only run whole; `windows` is then meaningless.
     """
 
     windows: tuple[Window | None, ...]
@@ -24,16 +24,16 @@ class RowAccess:
 
     @property
     def rowwise(self) -> bool:
-        """Whether the operator can produce one output row at a time."""
+        """Return True if the operator can produce a single output row at a time."""
         known = self.opaque is None and all(w is not None for w in self.windows)
         return known and bool(self.output_axes) and all(a is not None for a in self.output_axes)
 
     @property
     def whole(self) -> bool:
-        """Whether one call of its kernels computes everything; so do operators that read only constants."""
+        """Return True if one kernel call computes everything; so for operators that read only constants."""
         return not (self.rowwise and self.windows)
 
     @property
     def without_columns(self) -> RowAccess:
-        """The same with windows along the columns unknown: for kernels of whole rows."""
+        """Return the access with unknown windows along the columns: for kernels of whole rows."""
         return replace(self, columns=(None,) * len(self.columns))

@@ -1,14 +1,14 @@
-"""Accumulating kernels: a reduction over a whole input, consumed in parts as these are computed.
+"""Accumulating kernels: a reduction over a whole input, consumed in parts as they are computed.
 
 A global pool or a dense layer behind a cascade reads all of its input, which the planner would have to keep whole.
-Split into calls, its reduction needs only one accumulator for each output, in RAM between calls:
+Split into calls, the reduction needs only an accumulator for each output, in RAM between calls:
 
     before: acc[c] = 0; for ry, rx: acc[c] += x[ry, rx, c]     after, for elements [begin, end) of x:
             out[c] = requantize(acc[c])                        if begin == 0: acc = 0
                                                                for p in [begin / C, end / C): acc[c] += x[p * C + c]
                                                                if end == all: out[c] = requantize(acc[c])
 
-It applies where a single reduction reads the input, each of its loops indexing one axis, and nothing else reads it.
+It applies if a single reduction reads the input, each loop indexing one axis, and nothing else reads the input.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Reduction:
 
 
 def accumulate_kernel(func: PrimFunc, constants: Sequence[np.ndarray]) -> Accumulating | str:
-    """The accumulating kernel of an operator of one activation input, or the reason why it has none.
+    """Build the accumulating kernel of an operator with a single activation input, or return why there is none.
 
     Parameters of `func`: the activation, constants, outputs.
     """
@@ -153,7 +153,7 @@ class _Parts:
             self.pointers.append((handle, Param(role, index, tir.dtype_of(buffer))))
 
     def update(self, kept: int, granule: int) -> Stmt:
-        """The statement that adds elements `[begin, end)`: one local sum for each accumulator."""
+        """Write the statement that adds elements `[begin, end)`: a local sum for each accumulator."""
         found = self.found
         split = len(found.along) - kept
         leading, inner = found.along[:split], found.along[split:]
@@ -186,7 +186,9 @@ class _Parts:
         return to_pointers(stmt, self.targets, self.analyzer)
 
     def finish(self) -> tuple[Stmt, list[Stmt], Var, int]:
-        """The stages after the reduction, for the whole output; declarations, scratch pointer and bytes of scratch."""
+        """Write the stages after the reduction, for the whole output; return also declarations, scratch pointer and
+        scratch bytes.
+        """
         rest = self._rest()
         lowered = stage(rest, None)
         renamed = dict(zip(lowered.params, rest.params, strict=True))
@@ -195,7 +197,7 @@ class _Parts:
         return to_scratch(body, self.analyzer)
 
     def _rest(self) -> PrimFunc:
-        """The function without its reduction; the accumulator becomes its first parameter."""
+        """Remove the reduction from the function; the accumulator becomes the first parameter."""
         rest = tir.without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
         if rest is None:
             raise NotRowwiseError("nothing follows the reduction")
@@ -211,7 +213,7 @@ class _Parts:
 
 
 def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) -> dict[Var, Expr]:
-    """The index along each of `axes` of an element, from its position in row-major order."""
+    """Compute an element's index along each of `axes` from its row-major position."""
     found: dict[Var, Expr] = {}
     below = prod(extents[v] for v in axes)
     for k, var in enumerate(axes):

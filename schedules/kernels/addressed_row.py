@@ -1,4 +1,4 @@
-"""Generic row kernels that find every row of their inputs by a table of addresses, so that rows may lie anywhere."""
+"""Generic row kernels that find every input row in an address table, so rows may lie anywhere."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ANYWHERE = 1 << 30  # elements: a row may lie anywhere in a memory
 def addressed_row_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "row_kernel"
 ) -> RowKernel | str:
-    """The kernel of one output row of `func`, or the reason why there is none.
+    """Build the kernel for an output row of `func`, or return why there is none.
 
-    An input that is read through a sliding window has the parameters `x{i}` and `x{i}_rows`: an int32 for every row from the
+    An input read through a sliding window has the parameters `x{i}` and `x{i}_rows`: an int32 for every row from the
     window's first on, the element behind `x{i}` at which that row begins. Entries of padding are not read. All other
-    parameters are those of a row kernel (`schedules.kernels.kernel`).
+    parameters are a row kernel's (`schedules.kernels.kernel`).
     """
     if access.whole:
         return access.opaque or "the operator's rows are not known"
@@ -33,7 +33,7 @@ def addressed_row_kernel(
 
 
 class AddressedAssembly(Assembly):
-    """Builder of a row kernel that reads through tables of addresses."""
+    """Builder of a row kernel that reads through address tables."""
 
     def input(self, i: int, source: Buffer) -> None:
         shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]

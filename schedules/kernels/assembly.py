@@ -1,4 +1,4 @@
-"""Assembly of generic kernels: schedules an operator, extracts the loops of one part of its output, adds parameters."""
+"""Assembly of generic kernels: schedules an operator, extracts the loops for a part of its output, adds parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
 
 
 class Assembly:
-    """Builder of a row kernel, or of a kernel of the whole operator where `access` is not row-wise."""
+    """Builder of a row kernel, or of a kernel for the whole operator if `access` is not row-wise."""
 
     tells_strides = False  # whether inputs whose rows are contiguous get stride parameters, too
 
@@ -54,11 +54,11 @@ class Assembly:
         return handle, flat
 
     def outer(self) -> tuple[tuple[int, ...], ...] | None:
-        """By output, the axes over which the driver loops, not the kernel; None where the operator runs whole."""
+        """Return for each output the axes looped over by the driver, not the kernel; None if the operator runs whole."""
         return tuple((a,) for a in self.access.output_axes if a is not None) if self.rowwise else None
 
     def staged(self, func: PrimFunc) -> PrimFunc:
-        """The operator lowered to loops over multi-dimensional buffers, the loops over `outer()` axes annotated."""
+        """Lower the operator to loops over multi-dimensional buffers, with the loops over `outer()` axes annotated."""
         return stage(func, self.outer())
 
     def input(self, i: int, source: Buffer) -> None:
@@ -95,11 +95,11 @@ class Assembly:
         self.pointers[target] = Pointer(handle, flat, index)
 
     def position(self) -> None:
-        """Add the last parameters, which say what part of the output to compute."""
+        """Add the last parameters, which select the part of the output to compute."""
         self.add(self.y, Role.Y)
 
     def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
-        """The statements of the kernel: the bodies of the row loops, or everything where the operator runs whole."""
+        """Extract the kernel's statements: the row loops' bodies, or everything if the operator runs whole."""
         if not self.rowwise:
             return lowered.body
         loops = [f for f in tir.collect(lowered.body, tirx.For) if ROW in f.annotations]
@@ -118,7 +118,7 @@ class Assembly:
 def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel:
     """Schedule an operator, extract its kernel and turn buffers into pointers.
 
-    Raises `NotRowwiseError` where the operator cannot be computed in the parts that `made` asks for.
+    Raises `NotRowwiseError` if the operator cannot be computed in the parts required by `made`.
     """
     lowered = split_conditions(conditions_to_bounds(made.staged(func)))
     lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
@@ -151,7 +151,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
 def build_if_possible(
     func: PrimFunc, constants: Sequence[np.ndarray], form: type[Assembly], access: RowAccess, name: str
 ) -> RowKernel | str:
-    """`build_kernel`, or the reason why the operator cannot be computed in these parts."""
+    """Return the result of `build_kernel`, or the reason why the operator cannot be computed in these parts."""
     try:
         return build_kernel(func, constants, form, access, name)
     except NotRowwiseError as why:
@@ -161,7 +161,7 @@ def build_if_possible(
 def build_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], form: type[Assembly], access: RowAccess, name: str
 ) -> RowKernel:
-    """The kernel that `form(access)` builds. Raises `NotRowwiseError` where it cannot compute the operator in its parts."""
+    """Build the kernel by `form(access)`. Raises `NotRowwiseError` if it cannot compute the operator in parts."""
     return replace(_built(func, form, access, name), constants=tuple(constants))
 
 
@@ -171,7 +171,7 @@ def _built(func: PrimFunc, form: type[Assembly], access: RowAccess, name: str) -
 
 
 def _lazy(body: Stmt) -> Stmt:
-    """Turn selects that load elements into branches: LLVM loads both sides of a select, one of which may be out of bounds."""
+    """Turn selects that load elements into branches: LLVM loads both sides of a select, and one may be out of bounds."""
 
     def branch(node: Any) -> Any:
         sides = [node.true_value, node.false_value]

@@ -38,17 +38,19 @@ Place = Callable[
 
 
 def groups_of(func: PrimFunc) -> int:
-    """Number of channel groups of a channel-tiled function, 0 for any other function."""
+    """Return the number of channel groups in a channel-tiled function, 0 for any other function."""
     return read_attributes(func).channel_groups or 0
 
 
 def grouped_row_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str) -> RowKernel:
-    """The channel-tiled kernel of one output row, with the parameters of a row kernel."""
+    """Build the channel-tiled kernel for an output row, with a row kernel's parameters."""
     return build_kernel(func, constants, _GroupedRow, access, name)
 
 
 def grouped_stripe_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, width: int) -> RowKernel:
-    """The channel-tiled kernel of at most `width` columns `[x0, x1)` of a row, with the parameters of a stripe kernel."""
+    """Build the channel-tiled kernel for at most `width` columns `[x0, x1)` of a row, with a stripe kernel's
+    parameters.
+    """
     return build(func, constants, _GroupedStripe(access, width), "grouped_stripe_kernel")
 
 
@@ -82,7 +84,7 @@ class _Block:
         return self.store.buffer
 
     def at(self, place: Sequence[Expr], reduced: Sequence[Expr], places: Mapping[Buffer, Place]) -> Stmt:
-        """A copy of its statement for the output element at `place` and the values `reduced` of reduction variables."""
+        """Copy the statement for the output element at `place` and the reduction variables' values `reduced`."""
         values = dict(zip(self.store.indices, place, strict=True))
         rest = [iv.var for iv in self.realize.block.iter_vars if iv.var not in values]  # type: ignore[attr-defined]
         values |= dict(zip(rest, reduced, strict=True))
@@ -93,14 +95,14 @@ class _Block:
         return tir.relocated(tir.substitute(self.store, values), moved)
 
     def extents(self) -> list[int]:
-        """Extents of its reduction variables."""
+        """Return the extents of the block's reduction variables."""
         own = list(self.store.indices)
         ivs = self.realize.block.iter_vars  # type: ignore[attr-defined]
         return [int(iv.dom.extent) for iv in ivs if not any(iv.var.same_as(i) for i in own)]
 
 
 class _Loops:
-    """Builder of the loops of a channel-tiled kernel, for columns `[x0, x1)`, at most `width` of them."""
+    """Builder of a channel-tiled kernel's loops, for columns `[x0, x1)`, at most `width` columns."""
 
     def __init__(self, func: PrimFunc, x0: Expr, x1: Expr, width: int) -> None:
         self.func = inlined(func)
@@ -127,7 +129,7 @@ class _Loops:
         self.analyzer = sym.Analyzer()
 
     def function(self) -> PrimFunc:
-        """The loops as a function, in an annotated outermost loop over rows."""
+        """Return the loops as a function, in an annotated outermost loop over rows."""
         group = tirx.Var("group", "int32")
         begin = group * self.each
         body = tirx.SeqStmt(
@@ -158,7 +160,9 @@ class _Loops:
         return for_range(r, last - first, for_range(c, self.high - self.low, for_range(e, self.each, body)))
 
     def _projection(self, begin: Expr) -> Stmt:
-        """Filter the group's channels and add their products to the projection's sums, column by column."""
+        """Apply the depthwise filter to the group's channels and add their products to the projection's sums, column by
+        column.
+        """
         x, e, d, part = (tirx.Var(n, "int32") for n in ("x", "e", "d", "part"))
         places = {
             self.expanded.target: self._wide(begin),
@@ -185,7 +189,7 @@ class _Loops:
         return for_range(x, self.count, for_range(d, self.made, store))
 
     def _summed(self, block: _Block, place: Sequence[Expr], places: Mapping[Buffer, Place]) -> list[Stmt]:
-        """The loops of a block's reduction, into the scalar accumulator."""
+        """Write the loops of a block's reduction, into the scalar accumulator."""
         loops = [tirx.Var(f"k{n}", "int32") for n in range(len(block.extents()))]
         body = block.at(place, loops, places)
         padded = block is self.depthwise  # padding becomes bounds of its loops, so they cannot be unrolled
@@ -195,7 +199,7 @@ class _Loops:
         return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
 
     def _kind(self, terms: int) -> object:
-        """The kind of a loop over `terms` terms of a sum: few are unrolled, so that addresses become constants."""
+        """Choose the kind of a loop over `terms` terms: few terms are unrolled, so that addresses become constants."""
         return tirx.ForKind.UNROLLED if terms <= _WRITTEN_OUT else tirx.ForKind.SERIAL
 
     def _scalar(self, _at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
@@ -216,7 +220,7 @@ class _Loops:
 
 
 def windows_of(func: PrimFunc) -> tuple[Window, Window]:
-    """The depthwise convolution's windows along rows and along columns, from the attributes of the function."""
+    """Return the depthwise convolution's windows along rows and along columns, from the function's attributes."""
     attributes = read_attributes(func)
     kernel, strides, padding = attributes.kernel, attributes.strides, attributes.padding
     assert kernel is not None and strides is not None and padding is not None

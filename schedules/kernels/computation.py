@@ -1,4 +1,4 @@
-"""`Computation`: an operator as kernels are made from it: its function, the values of its constants and its windows."""
+"""`Computation`: an operator as the input to kernel building: function, constants' values and windows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Computation:
 
     @cached_property
     def spec(self) -> OperatorSpec:
-        """The operator description by which performance schedules are selected."""
+        """Return the operator description by which performance schedules are selected."""
         return read_spec(self.func, self.constants)
 
     @property
     def kernel(self) -> RowKernel:
-        """The generic kernel of whole rows, or of the whole operator."""
+        """Return the generic kernel for whole rows, or for the whole operator."""
         if self.tuned is not None:
             return self.tuned
         make = grouped_row_kernel if groups_of(self.func) else row_kernel
@@ -45,16 +45,17 @@ class Computation:
 
     @property
     def pixel_kernel(self) -> RowKernel | str:
-        """The generic kernel of parts of rows, or why there is none."""
+        """Return the generic kernel for parts of rows, or why there is none."""
         if groups_of(self.func):
             return "its rows cannot be made in parts"
         return pixel_kernel(self.func, self.constants, self.access, f"{self.name}_pixels")
 
     def has_plain_rows(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it runs by rows of NHWC tensors of batch 1, or is a single row; `tensors` are its inputs and outputs.
+        """Test that it runs by rows of NHWC tensors of batch 1, or is a single row; `tensors` are its inputs and
+        outputs.
 
-        Performance schedules assume that axis 1 is the row axis. Rows along axis 2 of `[1, 1, H, W]` are contiguous, too,
-        but W elements long.
+        Performance schedules assume that axis 1 is the row axis. Rows along axis 2 of `[1, 1, H, W]` are contiguous,
+        too, but W elements long.
         """
         access = self.access
         if access.whole:  # it is told that a tensor has `rows` rows, and takes axis 1 for them

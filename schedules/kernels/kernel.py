@@ -21,10 +21,9 @@ contiguous; where they are not (NCHW), they are those of a row kernel:
 - per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, begin); `out{i}_pixels`;
 - `y`, `begin`, `end`. An operator whose columns are not known always computes whole rows: begin is 0, end their width.
 
-A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a narrow row kernel whose windowed
-input is `x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the element of the
-storage at which the row's first column lies. An accumulating kernel adds elements `[begin, end)` of its input
-(`schedules.kernels.accumulate`).
+A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a narrow row kernel whose windowed input is
+`x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the storage element at which
+the row's first column lies. An accumulating kernel adds input elements `[begin, end)` (`schedules.kernels.accumulate`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from tvm_cascade.schedules.tir import PrimFunc
 
 
 class Role(Enum):
-    """The meaning of a kernel parameter: what the driver passes."""
+    """The meaning of a kernel parameter, that is, the value passed by the driver."""
 
     # pointers
     INPUT = "input"  # to slot 0 of the storage of activation `index`
@@ -81,13 +80,15 @@ class Param:
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """A function that is written when it is first used: planning looks at many kernels of which it emits few."""
+    """A function written at first use: planning looks at many kernels but emits few."""
 
     write: Callable[[], PrimFunc]
 
     @classmethod
     def of(cls, write: Callable[[], PrimFunc], form: Hashable | None) -> Deferred:
-        """The function of `write`. Those of equal `form`, which is all that they depend on, are one, and are written once."""
+        """Return the function of `write`. Functions with equal `form`, which must determine the function, are shared
+        and written once.
+        """
         return cls(write) if form is None else _FORMS.setdefault(form, cls(write))
 
     @cached_property
@@ -114,7 +115,7 @@ class RowKernel:
 
     @property
     def func(self) -> PrimFunc:
-        """The kernel as a function."""
+        """Return the kernel as a function."""
         return self.code.func if isinstance(self.code, Deferred) else self.code
 
 
@@ -125,7 +126,7 @@ def contract_params(
     scratch: bool = False,
     row_table: bool = False,
 ) -> tuple[Param, ...]:
-    """Parameters of a row kernel whose tensors have contiguous rows, from the element types of its tensors."""
+    """List the parameters of a row kernel whose tensors have contiguous rows, from the tensors' element types."""
     listed: list[Param] = []
     for i, dtype in enumerate(inputs):
         listed.append(Param(Role.INPUT, i, dtype))

@@ -3,9 +3,9 @@
 before: `out[e] = v`, contiguous pixels of `c` elements
 after:  `out[e // c * p + e % c] = v`, `p` elements from pixel to pixel
 
-The quotient and the remainder are simplified by the ranges of the loops: `(x * 4 + p) * c + (o * 2 + j)` becomes
-`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel cannot be rewritten (`NotPitchedError`). A loop over the
-elements of several pixels becomes one over pixels around one over the elements of a pixel.
+The quotient and the remainder are simplified by the loops' ranges: `(x * 4 + p) * c + (o * 2 + j)` becomes `(x * 4 + p)
+* p' + (o * 2 + j)`, at no cost. If that fails the kernel cannot be rewritten (`NotPitchedError`). A loop over the
+elements of several pixels becomes a loop over pixels around a loop over a pixel's elements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotPitchedError(Exception):
 
 
 def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
-    """`kernel` changed to write its output pixels of `unit` bytes `pitch` bytes apart. Raises `NotPitchedError`."""
+    """Rewrite `kernel` to write its output pixels of `unit` bytes `pitch` bytes apart. Raises `NotPitchedError`."""
     if kernel.whole:
         raise NotPitchedError(_NO_ROWS)
     made = _rewritten(kernel.code, kernel.params, unit, pitch)
@@ -39,7 +39,7 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
 
 @lru_cache(maxsize=_KEPT)
 def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, pitch: int) -> PrimFunc | str:
-    """The code of a row kernel, rewritten, or why it cannot be; equal operators share their code, and the result."""
+    """Rewrite a row kernel's code, or return why it cannot be; equal operators share code and result."""
     func = code.func if isinstance(code, Deferred) else code
     outputs = [p for p, role in zip(func.params, params, strict=True) if role.role is Role.OUTPUT]
     if len(outputs) != 1:
@@ -73,7 +73,9 @@ def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, 
 
 
 def _by_pixels(loop: Any, views: set[Buffer], unit: int) -> Any:
-    """A loop that stores neighbouring elements of several pixels of `unit` bytes as two; itself where it does not."""
+    """Split a loop that stores neighbouring elements of several pixels of `unit` bytes into two; else return it
+    unchanged.
+    """
     count, store, var = tir.int_value(loop.extent), loop.body, loop.loop_var
     if count is None or tir.int_value(loop.min) != 0 or not isinstance(store, tirx.BufferStore):
         return loop

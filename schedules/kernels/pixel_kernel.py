@@ -1,9 +1,9 @@
 """Generic pixel kernels: compute some columns of an output row, reading from and writing to rings of pixels.
 
-A rolling buffer of rows holds K rows for a K-row window; a rolling buffer of pixels holds K - 1 rows and a few pixels of
-the row-major stream (as line buffers of streaming hardware do). Pixel p lies at slot `p % pixels`. A kernel call gets the
-slot of the first pixel that it may read, so every pixel of its window is at that slot plus its distance in the stream,
-less `pixels` where that passes the ring's end: one comparison for each tap, no remainder.
+A rolling buffer of rows holds K rows for a K-row window; a rolling buffer of pixels holds K - 1 rows and a few pixels
+of the row-major stream (as line buffers in streaming hardware do). Pixel p lies at slot `p % pixels`. A kernel call
+gets the slot of the first pixel it may read, so every pixel in its window is at that slot plus its distance in the
+stream, less `pixels` past the ring's end: a comparison for each tap, no remainder.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError
 def pixel_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "pixel_kernel"
 ) -> RowKernel | str:
-    """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
+    """Build the kernel for columns `[x0, x1)` of a row of `func`, or return why there is none.
 
-    Where all of `access.columns` are None, or rows of an output are not contiguous, the kernel computes whole rows, still
-    from and to rings of pixels. Parameters are those of `row_kernel`; `schedules.kernels.kernel` specifies the parameters
-    of the kernel itself.
+    If all of `access.columns` are None, or an output's rows are not contiguous, the kernel computes whole rows, still
+    from and to rings of pixels. Parameters are as in `row_kernel`; for the kernel's own see `schedules.kernels.kernel`.
     """
     if not access.rowwise or len(access.columns) != len(access.windows):
         return access.opaque or "the operator's rows are not known"
@@ -39,7 +38,7 @@ def pixel_kernel(
 
 
 def writes_pixels(func: PrimFunc, access: RowAccess) -> bool:
-    """Whether the rows of all outputs are contiguous, so that parts of them can lie in rings of pixels."""
+    """Test that all outputs' rows are contiguous, so that parts can lie in rings of pixels."""
     axes = zip(tir.outputs_of(func), access.output_axes, strict=True)
     return all(axis is not None and prod(tir.shape_of(output)[:axis]) == 1 for output, axis in axes)
 
@@ -74,9 +73,9 @@ class PixelAssembly(Assembly):
         return sequence(columns)
 
     def _part(self, loop: Stmt) -> Stmt:
-        """A loop over all columns, restricted to `[x0, x1)`.
+        """Limit a loop over all columns to `[x0, x1)`.
 
-        It starts from 0: TVM's CanonicalizeLoop does not shift the bounds of inner loops when it rebases a loop to 0.
+        It starts from 0: TVM's CanonicalizeLoop does not shift inner loops' bounds when it rebases a loop to 0.
         """
         step = tirx.Var(loop.loop_var.name, "int32")
         body = tir.substitute(loop.body, {loop.loop_var: step + self.x0})
@@ -111,7 +110,7 @@ class PixelAssembly(Assembly):
         self._address(target, handle, flat, axis, base[0], pixels)
 
     def _address(self, tensor: Buffer, handle: Var, flat: Buffer, axis: int, base: Expr, pixels: Var) -> None:
-        """Address pixel p of a tensor at slot `base + p`, wrapped once."""
+        """Locate pixel p of a tensor at slot `base + p`, wrapped once."""
         shape = tir.shape_of(tensor)
         inner = prod(shape[axis + 2 :])
 
@@ -132,12 +131,12 @@ def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
 
 
 def reads_pixels(shape: Sequence[int], axis: int | None, window: Window | None) -> bool:
-    """Whether a pixel kernel gets pixel slots for an input; else it gets row slots."""
+    """Return True if a pixel kernel gets pixel slots for an input; otherwise it gets row slots."""
     return window is not None and window.stride != 0 and has_pixels(shape, axis)
 
 
 def first_pixel(window: Window, columns: Window | None, y: Expr, x0: Expr, width: int) -> Expr:
-    """Number, in the row-major stream, of the first pixel that the output pixel (y, x0) reads inside of the tensor."""
+    """Return the number, in the row-major stream, of the first pixel inside the tensor read by output pixel (y, x0)."""
     row: Expr = window_start(window, y)
     row = tirx.max(row, i32(0)) if window.padding > 0 else row
     if columns is None or columns.stride == 0:

@@ -1,9 +1,9 @@
-"""Generic row kernels: functions of pointers that compute one output row, derived from the operator's PrimFunc.
+"""Generic row kernels: functions of pointers that compute an output row, derived from the operator's PrimFunc.
 
-The operator is scheduled so that its row loop is outermost (`schedules.tir.staging`), padding becomes loop bounds
-(`schedules.tir.padding`), the body of the row loop becomes the kernel (`schedules.kernels.assembly`) and its buffers become
-pointers (`schedules.tir.flatten`). The driver can call the kernels of a cascade in any order that a plan asks for. Ring
-heights are parameters (`schedules.kernels.kernel`), so operators of one shape share a kernel, whatever the plan.
+The operator is scheduled with the row loop outermost (`schedules.tir.staging`), padding becomes loop bounds
+(`schedules.tir.padding`), the row loop's body becomes the kernel (`schedules.kernels.assembly`) and buffers become
+pointers (`schedules.tir.flatten`). The driver can call a cascade's kernels in any order asked for by a plan. Ring
+heights are parameters (`schedules.kernels.kernel`), so operators of equal shape share a kernel, whatever the plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_cascade.schedules.tir import PrimFunc, outputs_of
 def row_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "row_kernel"
 ) -> RowKernel:
-    """The kernel of one output row of `func`, or of the whole operator where it has no row-wise form.
+    """Build the kernel for an output row of `func`, or for the whole operator if it has no row-wise form.
 
     Parameters
     ----------
@@ -42,6 +42,8 @@ def row_kernel(
 def whole_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], activations: int, name: str = "kernel", reason: str | None = None
 ) -> RowKernel:
-    """The kernel of a whole operator, called like a row kernel: slots are 0, pointers are to whole tensors, y is ignored."""
+    """Build the kernel of a whole operator, called like a row kernel: slots are 0, pointers are to whole tensors, y is
+    ignored.
+    """
     unknown = RowAccess((None,) * activations, (None,) * activations, (None,) * len(outputs_of(func)), reason)
     return build_kernel(func, constants, Assembly, unknown, name)

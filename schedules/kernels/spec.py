@@ -1,9 +1,10 @@
-"""`OperatorSpec`: a lowered integer operator as data (kind, tensors, constants, attributes), stored in PrimFunc attributes.
+"""`OperatorSpec`: a lowered integer operator as data (kind, tensors, constants, attributes), stored in PrimFunc
+attributes.
 
-`passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which stores kind and attributes in the function's
-attributes, because only functions survive Relax's transforms. `read_spec` reads them back. The code that selects, builds
-or counts kernels works on an `OperatorSpec`. The spec of a part of an operator (a tile of some pixels or rows, one part of
-a concat) is a `dataclasses.replace` of the operator's.
+`passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which stores kind and attributes in the
+function's attributes, because only functions survive Relax's transforms. `read_spec` reads them back. The code that
+selects, builds or counts kernels works on an `OperatorSpec`. The spec for a part of an operator (a tile of pixels or
+rows, a part of a concat) is a `dataclasses.replace` of the operator's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ONCE = "once, half to even"  # rounding of operators that are defined on real nu
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """The parameters that define an operator in addition to its tensors; None where its kind has no such parameter.
+    """The parameters that define an operator besides its tensors; None if the kind has no such parameter.
 
     Quantized values are `real = scale * (stored - zero_point)`. A multiplier and a shift are TFLite's: the factor
     `multiplier * 2^(shift - 31)`.
@@ -87,7 +88,7 @@ NO_ATTRIBUTES = Attributes()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorSpec:
-    """An operator with one output, as kernels are built for it."""
+    """An operator with a single output, as the input to kernel building."""
 
     kind: str  # conv2d, max_pool2d, ...; empty for functions of unknown origin
     inputs: tuple[TensorType, ...]  # activations
@@ -100,15 +101,18 @@ class OperatorSpec:
 
 
 def with_spec(func: Any, kind: str, activations: int, attributes: Attributes) -> Any:
-    """`func` (a PrimFunc) with the attributes that `read_spec` reads; its first `activations` parameters are inputs."""
+    """Store the attributes read by `read_spec` in `func` (a PrimFunc); its first `activations` parameters are inputs."""
     given = {f.name: getattr(attributes, f.name) for f in fields(Attributes)}
     written = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v is not None}
     return func.with_attrs({KIND: kind, ACTIVATIONS: activations, **written})
 
 
 def with_activations(func: Any, activations: int) -> Any:
-    """`func` as a function of so many activations: where it was written for others, of which some turned out to be constant,
-    it has no kind that performance schedules know, since they find parameters and constants by their places."""
+    """Set the number of activations of `func`.
+
+    If some activations turned out to be constant, remove the kind, since performance schedules find parameters and
+    constants by position.
+    """
     attrs = func.attrs if func.attrs is not None else {}
     if ACTIVATIONS not in attrs or int(attrs[ACTIVATIONS]) == activations:
         return func
@@ -116,7 +120,7 @@ def with_activations(func: Any, activations: int) -> Any:
 
 
 def read_attributes(func: Any) -> Attributes:
-    """The attributes that `with_spec` stored; `NO_ATTRIBUTES` for other functions."""
+    """Read the attributes stored by `with_spec`; return `NO_ATTRIBUTES` for all other functions."""
     attrs = func.attrs
     if attrs is None or KIND not in attrs:
         return NO_ATTRIBUTES
@@ -124,7 +128,7 @@ def read_attributes(func: Any) -> Attributes:
 
 
 def read_spec(func: Any, constants: Sequence[np.ndarray] = ()) -> OperatorSpec:
-    """The spec of a PrimFunc with static shapes, whose parameters are activations, constants and outputs."""
+    """Read the spec of a PrimFunc with static shapes, whose parameters are activations, constants and outputs."""
     attrs = func.attrs if func.attrs is not None else {}
     activations = int(attrs[ACTIVATIONS]) if ACTIVATIONS in attrs else 1
     tensors = [_tensor(p) for p in (*func.params[:activations], func.params[-1])]

@@ -1,7 +1,7 @@
 """The stages of an operator, read from its PrimFunc: which parts of the output can be computed alone, and at what work.
 
-A stage is a block that computes one buffer. The answers agree with those of the scheduled kernel (`schedules.tir.staging`),
-at a fraction of its time; None or False stands for "not known here: build the kernel".
+A stage is a block that computes one buffer. The answers agree with the scheduled kernel's (`schedules.tir.staging`), in
+a fraction of the time; None or False stands for "not known here: build the kernel".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_cascade.schedules.tir.staging import is_movement
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A block of one store, in loops over all values of its axes."""
+    """A block with one store, in loops over all values of its axes."""
 
     extents: Mapping[Var, int]  # of its axes, in loop order
     store: Any
@@ -31,17 +31,17 @@ class Stage:
 
     @property
     def moves(self) -> bool:
-        """Whether it only moves elements: `staging` then inlines it."""
+        """Return True if it only moves elements: `staging` then inlines it."""
         value = self.store.value
         return self.initial is None and len(tir.loads(value)) <= 1 and is_movement(value)
 
     def reads(self, buffer: Buffer) -> list[Any]:
-        """Its loads of `buffer`."""
+        """Return its loads of `buffer`."""
         return [v for v in tir.loads(self.store.value) if v.source.same_as(buffer)]
 
 
 def stages_of(func: PrimFunc) -> list[Stage] | None:
-    """The stages of a PrimFunc in program order; None if it is not a sequence of blocks."""
+    """List a PrimFunc's stages in program order; None if it is not a sequence of blocks."""
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if root is None or root.iter_vars:
         return None
@@ -74,10 +74,10 @@ def _stage(nest: Any) -> Stage | None:
 
 
 def computes_parts(stages: Sequence[Stage], params: Sequence[Buffer], axes: Sequence[int | None]) -> bool:
-    """Whether no stage computes anything twice where the loops over `axes` of the only output stand outermost.
+    """Test that no stage computes anything twice if the loops over `axes` of the only output stand outermost.
 
-    This is certain where each stage's part for a row (or pixel) of the output is a row (or pixel) of its own buffer,
-    read by plain loop variables. False: not certain.
+    This is certain if each stage's part for an output row (or pixel) is a row (or pixel) of its own buffer, read by
+    plain loop variables. False: not certain.
     """
     final = stages[-1]
     if [s for s in stages if _is_any(s.buffer, params)] != [final]:
@@ -99,7 +99,9 @@ def computes_parts(stages: Sequence[Stage], params: Sequence[Buffer], axes: Sequ
 
 
 def _places(outer: tuple[Var, ...], user: Stage, load: Any) -> tuple[int, ...] | None:
-    """The axes of a buffer that `user` reads at its variables `outer`, where it reads all of every other axis."""
+    """Return a buffer's axes read by `user` at its variables `outer`, provided that it reads all of every remaining
+    axis.
+    """
     found: list[int] = []
     for var in outer:
         at = [k for k, i in enumerate(load.indices) if i.same_as(var)]
@@ -117,7 +119,7 @@ def _places(outer: tuple[Var, ...], user: Stage, load: Any) -> tuple[int, ...] |
 
 
 def macs_of_stages(stages: Sequence[Stage], params: Sequence[Buffer]) -> int:
-    """Multiply-accumulates of an operator, those on padding not counted where its kernel does not execute them."""
+    """Count an operator's multiply-accumulates, without padding if its kernel skips padding."""
     movers = {s.buffer: s for s in stages if s.moves and not _is_any(s.buffer, params)}
     return sum(_macs(stage, movers) for stage in stages)
 
@@ -133,7 +135,7 @@ def _macs(stage: Stage, movers: Mapping[Buffer, Stage]) -> int:
 
 
 def _inlined(store: Any, movers: Mapping[Buffer, Stage]) -> Any:
-    """A stage's store with its loads of moved data replaced by what the moving stages load."""
+    """Replace the loads of moved data in a stage's store by the moving stages' loads."""
 
     def moved(load: Any) -> Expr:
         mover = movers.get(load.source)

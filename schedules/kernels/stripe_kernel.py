@@ -1,8 +1,9 @@
-"""Generic stripe kernels: compute columns `[x0, x1)` of an output row, in rings whose rows hold only a stripe's columns.
+"""Generic stripe kernels: compute columns `[x0, x1)` of an output row, in rings whose rows hold only a stripe's
+columns.
 
-A cascade in stripes runs once for every vertical stripe of its last map. Its rings hold only the columns that the stripe
-needs, from the stripe's first column on. So a stripe kernel takes the row stride as a parameter, and pointers that the
-driver has shifted to where column 0 would lie if the ring's rows were extended to the left.
+A cascade in stripes runs once for every vertical stripe of its last map. Its rings hold only the columns needed by the
+stripe, from the stripe's first column on. So a stripe kernel takes the row stride as a parameter, and pointers shifted
+by the driver to the place of column 0 if the ring's rows were extended to the left.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tvm_cascade.schedules.tir.staging import NotRowwiseError
 def stripe_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "stripe_kernel"
 ) -> RowKernel | str:
-    """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
+    """Build the kernel for columns `[x0, x1)` of a row of `func`, or return why there is none.
 
-    The kernel has the parameters of a row kernel of NCHW tensors, with `x{i}_plane` and `x{i}_row` (the element stride
-    from one slot to the next), then `x0` and `x1` after `y`.
+    The kernel has the parameters of a row kernel with NCHW tensors, with `x{i}_plane` and `x{i}_row` (the element
+    stride from one slot to the next), then `x0` and `x1` after `y`.
     """
     if not access.rowwise or not access.columns or any(c is None for c in access.columns):
         return access.opaque or "the operator's columns are not known"

@@ -1,8 +1,8 @@
-"""Access analysis of stages: the slices (rows or columns) of a producer that one slice of a stage reads.
+"""Access analysis of stages: the slices (rows or columns) of a producer read by a slice of a stage.
 
-Slice y of a stage reads the slices from `(y * stride + first) // denominator` to `(y * stride + last) // denominator`
-of a producer, both included; those outside of the tensor are padding. A convolution has denominator 1; depth_to_space
-and nearest upscaling have their factor as denominator.
+Slice y of a stage reads the producer's slices from `(y * stride + first) // denominator` to `(y * stride + last) //
+denominator`, both included; slices outside the tensor are padding. A convolution has denominator 1; depth_to_space and
+nearest upscaling have their factor as denominator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm_cascade.schedules.tir import Expr, Var, int_value, ir, sym, tirx, uses
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The slices of a producer along one axis that a reader's slice reads, as a function of the reader's slice."""
+    """A producer's slices along an axis read by a reader's slice, as a function of the reader's slice."""
 
     stride: int
     first: int
@@ -30,16 +30,16 @@ class Reach:
         return (y * self.stride + self.last) // self.denominator
 
     def hull(self, other: Reach) -> Reach | None:
-        """The smallest reach that contains both; None where they advance at different rates."""
+        """Return the smallest reach that contains both; None if they advance at different rates."""
         if (self.stride, self.denominator) != (other.stride, other.denominator):
             return None
         return Reach(self.stride, min(self.first, other.first), max(self.last, other.last), self.denominator)
 
 
 def reach_of(index: Expr, slice_var: Var, domains: Mapping[Var, int]) -> Reach | None:
-    """The reach of an index expression over all values of its variables but `slice_var`; None where it is unknown.
+    """Find the reach of an index expression over all values of its variables but `slice_var`; None if unknown.
 
-    `domains` are the extents of all variables of the index, which start from 0.
+    `domains` are the extents of all variables in the index, which start from 0.
     """
     analyzer = sym.Analyzer()
     for var, extent in domains.items():

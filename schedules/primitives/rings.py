@@ -14,9 +14,9 @@ from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, s_tir, tirx
 class Rings:
     """Shortened buffers of all groups but the last, and blocks rewritten to use them.
 
-    Along the axis of the first cut, a rolled group's buffer is a ring of the slices that its readers still need. Along any
-    other cut, a buffer needs only the current stripe. TVM's lowering derives that size from the loops by itself, except
-    where stripes reach beyond the tensor: there it would allocate too much, and the buffer is shortened here.
+    Along the axis of the first cut, a rolled group's buffer is a ring of slices still needed by readers. Along any
+    further cut, a buffer needs only the current stripe. TVM's lowering derives that size from the loops by itself,
+    except if stripes reach beyond the tensor: there it would allocate too much, and the buffer is shortened here.
     """
 
     def __init__(self, groups: Sequence[Group], cuts: Sequence[Cut], rolled: Collection[Group] = ()) -> None:
@@ -32,7 +32,7 @@ class Rings:
         self.buffers: Mapping[Buffer, Buffer] = {b: _shortened(b, h) for b, h in self._heights.items() if h}
 
     def block(self, stage: Stage) -> Any:
-        """A stage's block over the shortened buffers."""
+        """Rewrite a stage's block for the shortened buffers."""
 
         def slot(buffer: Buffer, axis: int, index: Expr) -> Expr:
             return tirx.floormod(index, i32(self._heights[buffer][axis]))
@@ -72,9 +72,9 @@ def _over(
     at: Callable[[Buffer, int, Expr], Expr],
     is_single: Callable[[Any], bool],
 ) -> Any:
-    """A block with buffers exchanged by `buffers`, in which index i along one of `axes` becomes `at(buffer, axis, i)`.
+    """Replace a block's buffers by `buffers`; index i along one of `axes` becomes `at(buffer, axis, i)`.
 
-    Along `axes`, read and write regions whose range `is_single` accepts stay single elements; others become whole.
+    Along `axes`, read and write regions whose range `is_single` accepts stay single elements; all others become whole.
     """
 
     def redirected(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:

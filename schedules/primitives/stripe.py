@@ -1,9 +1,9 @@
 """Schedule primitives for manual use on any PrimFunc: `stripe` and `rolling_buffer`.
 
-Arm's RFC "Cascade scheduling" breaks operators into sub-operators on stripes, and asks for buffers that roll where
-stripes overlap. `stripe` does the first, `rolling_buffer` the second; they return an ordinary s_tir function, whose
-blocks may be scheduled further. Cascades that `passes.Cascade` plans do not use these primitives: there a driver calls
-row kernels in the order of a trace.
+Arm's RFC "Cascade scheduling" breaks operators into sub-operators on stripes, and asks for buffers that roll if stripes
+overlap. `stripe` does the first, `rolling_buffer` the second; they return an ordinary s_tir function, whose blocks may
+be scheduled further. Cascades planned by `passes.Cascade` do not use these primitives: there a driver calls row kernels
+in a trace's order.
 
 TVM's own `rolling_buffer` takes one buffer of a chain ("should have at least one dimension range that matches a rolling
 pattern") and recomputes the sums below it. Here the loop over stripes is skewed: in iteration i every rolled block
@@ -141,7 +141,7 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
 
 
 def buffer_bytes(target: object) -> dict[str, int]:
-    """Bytes of every intermediate once TVM's lowering has shrunk it to what its loops keep alive.
+    """Compute every intermediate's bytes once TVM's lowering has shrunk it to the part its loops keep alive.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def _known(name: str, stages: Sequence[Stage]) -> str:
 
 
 def _inlined(func: PrimFunc, output: str) -> PrimFunc:
-    """Blocks that only move data become part of their readers."""
+    """Inline blocks that only move data into their readers."""
     sch: Any = s_tir.Schedule(tvm.IRModule({"main": func}))
     sch.work_on("main")
     for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -258,7 +258,7 @@ def _inlined(func: PrimFunc, output: str) -> PrimFunc:
 
 
 def _chosen(stages: Sequence[Stage], last: Stage, producers: Sequence[str] | None) -> list[Stage]:
-    """The blocks to stripe: the output and the blocks that it needs, restricted to `producers` where given."""
+    """Choose the blocks to stripe: the output and the blocks it needs, limited to `producers` if given."""
     names = None if producers is None else {_known(p, stages) for p in producers}
     chosen = [last]
     for stage in reversed(stages[: stages.index(last)]):
@@ -282,7 +282,7 @@ def _nobody_else_reads(func: PrimFunc, stages: Sequence[Stage], chosen: Sequence
 
 
 def _stripe_loops(func: PrimFunc) -> list[Any]:
-    """The loops over stripes, innermost first."""
+    """List the loops over stripes, innermost first."""
     loops = [f for f in tir.collect(func.body, tirx.For) if STRIPE in f.annotations]
     return sorted(loops, key=lambda f: len(tir.collect(f, tirx.For)))
 

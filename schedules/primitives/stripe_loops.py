@@ -1,4 +1,4 @@
-"""Code generation of the loops of striped blocks, from the groups of stages that `schedules.primitives.striping` finds."""
+"""Code generation for striped blocks' loops, from the stage groups found by `schedules.primitives.striping`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BlockOf = Callable[[Stage], Any]
 
 @dataclass(frozen=True)
 class Cut:
-    """One axis along which the output is cut into stripes: its loop, and the slices that each group computes in it."""
+    """An axis along which the output is cut into stripes: its loop, and the slices each group computes in it."""
 
     loop: Var
     size: int  # slices of a stripe
@@ -35,13 +35,13 @@ class Cut:
         return cls(loop, size, axis, axes, readers, by_group, range(-warm_up(by_group, rolled), -(-extent // size)))
 
     def slice(self, group: Group, inner: Var) -> Expr:
-        """The slice of a group that iteration `inner` of its own loop computes, inside of the loop over stripes."""
+        """Return the slice of a group computed by iteration `inner` of its own loop, inside the loop over stripes."""
         span = self.spans[group]
         first = span.start + span.period * self.iterations.start
         return sym.Analyzer().simplify(self.loop * span.period + inner + first)
 
     def guards(self, group: Group, value: Expr) -> list[Expr]:
-        """The conditions under which slice `value` lies inside of the tensor; none where it always does."""
+        """Return the conditions under which slice `value` lies inside the tensor; none if it always does."""
         span = self.spans[group]
         low = span.period * self.iterations.start + span.start
         high = span.period * (self.iterations.stop - 1) + span.stop
@@ -49,7 +49,7 @@ class Cut:
 
 
 def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rolled: Collection[Group] = ()) -> Stmt:
-    """The loops over stripes around all groups; the loop of the first cut is the innermost."""
+    """Wrap all groups in the loops over stripes; the first cut's loop is innermost."""
     nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
     body = tir.sequence(nests)
     for cut in cuts:
@@ -59,7 +59,7 @@ def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rol
 
 
 def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
-    """The loops of a group: over the pixels of its head, and inside of them its stages one after the other.
+    """Write a group's loops: over the pixels of its head, and inside them its stages in turn.
 
     Variables of the head that `fixed` maps to values have no loops.
     """
@@ -82,22 +82,24 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
 
 
 def _at(stage: Stage, indices: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A stage inside of the pixel loops: it writes indices `indices`, with a loop of its own along axes that are None."""
+    """Write a stage inside the pixel loops: it writes indices `indices`, with a separate loop along each axis that is
+    None.
+    """
     known = {v: value for v, value in zip(stage.target, indices, strict=True) if value is not None}
     return _realized(stage, known, predicate, block_of)
 
 
 def _realized(stage: Stage, known: Mapping[Var, Expr], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A stage's block in loops over its variables; those in `known` have these values and no loops."""
+    """Wrap a stage's block in loops over its variables; variables in `known` have these values and no loops."""
     own = {v: tirx.Var(_loop_name(v), "int32") for v in stage.variables if v not in known}
     inner = s_tir.SBlockRealize([known.get(v, own.get(v)) for v in stage.variables], predicate, block_of(stage))
     return _looped(inner, [(loop, stage.extents[v]) for v, loop in own.items()])
 
 
 def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
-    """The loops of a rolled group: a loop over blocks that compute one row each.
+    """Write a rolled group's loops: a loop over blocks that compute a row each.
 
-    The row is an opaque axis of such a block. Thus TVM treats rows as dependent and allocates the ring outside of the
+    The row is an opaque axis of such a block. Thus TVM treats rows as dependent and allocates the ring outside the
     loops over stripes, while the blocks inside can still be scheduled.
     """
     cut, head = cuts[0], group.head
@@ -134,7 +136,7 @@ def _loop_name(variable: Var) -> str:
 def with_statements(
     func: PrimFunc, statements: Sequence[Stmt], buffers: Mapping[Buffer, Buffer] | None = None
 ) -> PrimFunc:
-    """`func` with `statements` as the body of its root block, and its allocated buffers exchanged by `buffers`."""
+    """Return `func` with `statements` as the root block's body, and allocated buffers exchanged by `buffers`."""
     root = func.body.block
     own = [(buffers or {}).get(b, b) for b in root.alloc_buffers]
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

@@ -1,8 +1,8 @@
-"""Dependence analysis for striping: the stages of a PrimFunc, their readers, and the slices each iteration computes.
+"""Dependence analysis for striping: a PrimFunc's stages, their readers, and the slices each iteration computes.
 
-A stage is a block that writes one element of one buffer per iteration. A group is a stage (its head) with the stages that
-only it reads, element for element, such as the accumulator of a convolution and its requantization. The stages of a group
-are computed together, pixel by pixel, so that only the group's result needs a buffer of more than one pixel.
+A stage is a block that writes a single element of a single buffer per iteration. A group is a stage (its head) with the
+stages that only it reads, element for element, such as a convolution's accumulator and requantization. A group's stages
+are computed together, pixel by pixel, so only the group's result needs a buffer of several pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StripeError(CascadeError):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A block that writes one element per iteration, with its loops."""
+    """A block that writes a single element per iteration, with its loops."""
 
     name: str
     statement: Stmt | None  # its loops below the root block, if it is the only block in them
@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def target(self) -> tuple[Expr, ...]:
-        """The indices of the element that it writes."""
+        """Return the indices of the written element."""
         return tuple(tir.stores(self.realize.block.body)[0].indices)
 
     @property
@@ -52,13 +52,15 @@ class Stage:
         return any(iv.iter_type == tirx.IterVar.CommReduce for iv in self.realize.block.iter_vars)
 
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
-        """Its loads (of `buffer`, where given), without those of the element that it updates."""
+        """Return its loads (of `buffer`, if given), without loads of the element it updates."""
         store = tir.stores(self.realize.block.body)[0]
         loads = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
         return loads if buffer is None else [x for x in loads if x.source.same_as(buffer)]
 
     def slice_variable(self, axis: int) -> Var:
-        """The block variable that indexes an axis of the written buffer. Raises `StripeError` where none alone does."""
+        """Return the block variable that indexes an axis of the written buffer. Raises `StripeError` if no single
+        variable does.
+        """
         index = self.target[axis]
         if not isinstance(index, tirx.Var):
             raise StripeError(self.name, f"axis {axis} of what it writes is no loop of its own")
@@ -67,7 +69,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Stages that are computed together, the last of them the head; the others in the order of the function."""
+    """Stages computed together, the head last; the rest in function order."""
 
     members: tuple[Stage, ...]
 
@@ -81,9 +83,9 @@ class Group:
 
 
 def stages_of(func: PrimFunc) -> list[Stage]:
-    """The stages below the root block, in order.
+    """List the stages below the root block, in order.
 
-    Raises `StripeError` for blocks in blocks, loops with several blocks, and blocks that write more than one element.
+    Raises `StripeError` for blocks in blocks, loops with several blocks, and blocks that write several elements.
     """
     root = func.body.block
     stages = []
@@ -99,7 +101,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
 
 
 def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
-    """The stage of a block; `statement` is its loop nest, if it is the only block in it."""
+    """Make the stage of a block; `statement` is its loop nest, if it is the only block in it."""
     written = tir.stores(realize.block.body)
     if len(written) != 1 or len(realize.block.writes) != 1:
         raise StripeError(realize.block.name_hint, "it writes more than one element an iteration")
@@ -107,7 +109,7 @@ def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
 
 
 def untouched(stage: Stage) -> bool:
-    """Whether a block is unscheduled: one loop over the whole extent of each block variable, and no predicate."""
+    """Test that a block is unscheduled: a loop over each block variable's whole extent, and no predicate."""
     loops = {f.loop_var: f.extent for f in tir.collect(stage.statement, tirx.For)}
     for value, extent in zip(stage.realize.iter_values, stage.extents.values(), strict=True):
         if isinstance(value, tirx.Var) and tir.int_value(loops.get(value, -1)) == extent:
@@ -118,7 +120,7 @@ def untouched(stage: Stage) -> bool:
 
 
 def grouped(stages: Sequence[Stage], output: Stage) -> list[Group]:
-    """`stages` as groups, in order of their heads."""
+    """Group `stages`, in the order of their heads."""
     into: dict[Stage, Stage] = {}
     for stage in stages:
         readers = [s for s in stages if s.reads(stage.buffer) and s is not stage]
@@ -147,9 +149,9 @@ Reader = tuple[Group, Reach]
 
 
 def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[Group, list[Reader]]]:
-    """By group, the axis of its result along which it is cut, and its readers with their reach.
+    """Find for each group the axis of its result that is cut, and its readers with their reach.
 
-    `axis` is the axis of the last group's result. Raises `StripeError` where the reach of a read is unknown.
+    `axis` is the axis of the last group's result. Raises `StripeError` if the reach of a read is unknown.
     """
     written = {g.head.buffer: g for g in groups}
     axes: dict[Group, int] = {groups[-1]: axis}
@@ -208,9 +210,10 @@ def spans(
     step: int,
     rolled: Sequence[Group] = (),
 ) -> dict[Group, Span]:
-    """The slices that every group computes per iteration, where the last group computes `step` of them.
+    """Compute the slices every group computes per iteration, if the last group computes `step` slices.
 
-    A rolled group computes only new slices, as many as its readers advance by; another recomputes all that they read.
+    A rolled group computes only new slices, as many as its readers advance by; any other group recomputes everything
+    they read.
     """
     by_group: dict[Group, Span] = {}
     for group in reversed(groups):
@@ -237,7 +240,7 @@ def spans(
 
 
 def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group, Span], iterations: range) -> int:
-    """The most slices of a rolled group that are live at once, found by simulating the iterations."""
+    """Find the most slices of a rolled group live at once, by simulating the iterations."""
     oldest, most = span.extent, 1
     for i in reversed(iterations):
         for reader, reach in readers:
@@ -250,5 +253,5 @@ def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group,
 
 
 def warm_up(all_spans: Mapping[Group, Span], rolled: Sequence[Group]) -> int:
-    """Number of iterations in which rolled groups compute slices before the first output slices are computed."""
+    """Return the number of iterations in which rolled groups compute slices before the first output slices."""
     return max((-(-all_spans[g].start // all_spans[g].period) for g in rolled if all_spans[g].start > 0), default=0)

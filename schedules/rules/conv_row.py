@@ -1,12 +1,12 @@
 """Common structure of the convolution row kernels: blocking of pixels and channels, edges, bias, requantization.
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
-blocks of output channels the inner one, so that the packed weights are read in order. A multi-row kernel
-(`schedules.forms.multi_row`) interchanges the loops: all pixels of all rows use the weights of a block of channels
-before those of the next block are read. A subclass emits the products of one run of taps, contiguous in the input: a
-kernel row, or a single tap where the inputs of neighbouring taps are not contiguous (dilation, groups). Where the input
-is a concat that was removed, its parts are gathered in scratch, or each part has a part kernel that adds to the same
-accumulators (`schedules.rules.parts`).
+blocks of output channels the inner loop, so the packed weights are read in order. A multi-row kernel
+(`schedules.forms.multi_row`) interchanges the loops: all pixels of all rows use a channel block's weights before the
+next block's are read. A subclass emits the products of a run of taps, contiguous in the input: a kernel row, or a
+single tap if neighbouring taps' inputs are not contiguous (dilation, groups). If the input is a removed concat, its
+parts are gathered in scratch, or each part has a part kernel that adds to the same accumulators
+(`schedules.rules.parts`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Blocking:
 
     @property
     def name(self) -> str:
-        """`PIXELSxCHANNELS uUNROLL sSTEP[ rows]`, by which databases of counts identify the blocking."""
+        """Return `PIXELSxCHANNELS uUNROLL sSTEP[ rows]`, which identifies the blocking in databases of counts."""
         return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{' rows' if self.rows else ''}"
 
 
@@ -91,18 +91,20 @@ class ConvRow(ABC):
         self.whole = self.length // self.group * self.group
 
     def _part_kernel(self, index: int) -> ConvRow:
-        """The builder that emits the products of one part of the input: a copy restricted to the part's channels."""
+        """Make the builder that emits the products of an input part: a copy limited to the part's channels."""
         part = copy(self)
         part._reads(parts.of_part(self.conv, index))
         return part
 
     def pack_weights(self) -> np.ndarray:
-        """The weights, flat, in the order in which the kernel reads them."""
+        """Pack the weights, flat, in the kernel's reading order."""
         return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
-        """Return the int32 table of each channel's requantization constants and biases (`geometry.channel_table`); where all
-        have the same constants these stand once, in front of the biases of all channels."""
+        """Return the int32 table of each channel's requantization constants and biases (`geometry.channel_table`).
+
+        If all channels have equal constants, these stand once, in front of all channels' biases.
+        """
         folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
         table = self.conv.requantize.table
         if self.shares:
@@ -111,7 +113,7 @@ class ConvRow(ABC):
 
     @property
     def table_width(self) -> int:
-        """int32 words of a channel from the bias of one to that of the next."""
+        """Return the int32 words from one channel's bias to the next."""
         return geometry.table_width(self.g) - (3 if self.shares else 0)
 
     def bias_at(self, y: Value) -> Value:
@@ -119,21 +121,21 @@ class ConvRow(ABC):
         return geometry.bias_index(self.k, self.g, y)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The weights split into runs of taps, each group of channels laid out by `arrange`, one behind the other."""
+        """Return the weights split into runs of taps, each channel group laid out by `arrange`, one behind another."""
         w = self.conv.weights
         runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.non_contiguous else w
         return np.concatenate([arrange(own) for own in np.split(runs, self.conv.groups, axis=3)])
 
     def run_lengths(self) -> list[int]:
-        """By column group, the number of valid taps of a run."""
+        """Return for each column group the number of valid taps in a run."""
         return [self.depth if self.conv.non_contiguous else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
     def without_values(self) -> Layer:
-        """The layer as far as the function depends on it."""
+        """Return the layer as far as the function depends on it."""
         return self.conv.without_values()
 
     def build(self) -> RowKernel:
-        """The kernel of one row, or of the window's `tile_rows`."""
+        """Build the kernel for a row, or for the window's `tile_rows`."""
         form = _form(self, (self.blocking, self.shares))
         if self.g.tile_rows:
             return self.k.kernel(self._several_rows, self.g.tile_rows, form)
@@ -154,7 +156,9 @@ class ConvRow(ABC):
             self._columns(index, group)
 
     def _several_rows(self) -> None:
-        """The multi-row kernel: the loop over blocks of channels is outermost. For one input and ungrouped channels."""
+        """Emit the multi-row kernel: the loop over channel blocks is outermost. For a single input and ungrouped
+        channels.
+        """
         k, g, outputs = self.k, self.g, self.conv.outputs
         table = None if self.written_out else k.local(g.kernel[0], "rows")
         widest = max(group.stop - group.start for group in g.column_groups())
@@ -180,7 +184,7 @@ class ConvRow(ABC):
                 self._columns(index, group)
 
     def _channels_of(self, pixels: int, outputs: int) -> int:
-        """Channels of a block of `pixels` pixels: several packed blocks where their number divides `outputs`."""
+        """Choose the channels in a block of `pixels` pixels: several packed blocks if their number divides `outputs`."""
         size = self.blocking.channels
         room = self.blocking.pixels * size // pixels
         return size * max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
@@ -263,32 +267,34 @@ class ConvRow(ABC):
         return acc
 
     def window_sums(self, _group: Columns, _x: Value, _pixels: int, _nth: Value) -> Value:
-        """Emits what `outputs` needs of the windows of a block of pixels, whatever the channel; by default nothing."""
+        """Emit the terms `outputs` needs from the windows of a pixel block, whatever the channel; by default nothing."""
         return None
 
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        """Emits the products of a run's valid taps: `at` is the first one's element of `x`, `weights` the run's of `w`."""
+        """Emit the products of a run's valid taps: `at` is the first tap's element in `x`, `weights` the run's in `w`."""
 
     def packed(self, size: int) -> int:
-        """Channels of the packed blocks of weights that a block of `size` channels reads; the last one may be smaller."""
+        """Return the channels of the packed weight blocks read by a block of `size` channels; the last may be smaller."""
         return min(size, self.blocking.channels)
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
-        """Index in `w` of the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j`."""
+        """Return the index in `w` of the `group` weights from `tap` on (a multiple of `group`) for the block's channel
+        `j`.
+        """
         packed = self.packed(size)
         block = weights + j // packed * (self.taps * packed)
         return block + tap * packed + j % packed * self.group
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
-        """Index in `w` of the weight of one tap of the block's channel `j`."""
+        """Return the index in `w` of a tap's weight for the block's channel `j`."""
         if tap < self.whole:
             return self.place(weights, size, j, tap // self.group * self.group) + tap % self.group
         packed = self.packed(size)
         return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
 
     def singles(self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int) -> None:
-        """Emits the products of `taps` one at a time; `lo` is the tap whose input is at `at`."""
+        """Emit the products of `taps` one at a time; `lo` is the tap whose input is at `at`."""
         k, g = self.k, self.g
         for tap in taps:
             places = [at + (tap - lo) + p * g.strides[1] * g.channels for p in range(pixels)]
@@ -319,7 +325,7 @@ def one_requantization(conv: Layer) -> bool:
 
 
 class DepthwiseRow(ABC):
-    """Builder of a depthwise convolution's row kernel: a loop over blocks of columns, in it a loop over all channels.
+    """Builder of a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
 
     All constants of a channel, or of eight, are in one record: requantization, a bias per row variant
     (`Sliding.row_variants`: output rows whose windows the border cuts alike), weights. Subclasses choose one or eight.
@@ -339,20 +345,20 @@ class DepthwiseRow(ABC):
         self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
 
     def biases(self) -> np.ndarray:
-        """The bias of each row variant and channel, the zero point folded in."""
+        """Return the bias of each row variant and channel, the zero point folded in."""
         conv = self.conv
         return geometry.folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)[:, 0]
 
     @abstractmethod
     def pack(self, biases: np.ndarray) -> np.ndarray:
-        """The records; `biases` is [row variants, channels]."""
+        """Pack the records; `biases` is [row variants, channels]."""
 
     def without_values(self) -> Layer:
-        """The layer as far as the function depends on it."""
+        """Return the layer as far as the function depends on it."""
         return self.conv.without_values()
 
     def build(self) -> RowKernel:
-        """The kernel of one row."""
+        """Build the kernel for a row."""
         return self.k.kernel(self._emit, form=_form(self, self.pixels))
 
     def _emit(self) -> None:
@@ -368,11 +374,14 @@ class DepthwiseRow(ABC):
 
     @abstractmethod
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
-        """Emits all channels of `source` for the block of columns from `x` on; `rows` are offsets of the window's rows."""
+        """Emit all channels of `source` for the column block from `x` on; `rows` are the offsets of the window's rows."""
 
 
 def _form(builder: ConvRow | DepthwiseRow, choices: Hashable) -> Hashable | None:
-    """What the function of a builder depends on; None where it may depend on values of constants, which others lose here."""
+    """Return the key that determines a builder's function; None if it may depend on constants' values.
+
+    With a key, clear the builder's constant values.
+    """
     if not builder.by_form or builder.conv.parts:
         return None
     builder.conv = builder.without_values()

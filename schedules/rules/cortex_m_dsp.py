@@ -41,7 +41,7 @@ class _Conv(ConvRow):
     may_share = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        """Four taps at a time where the valid ones are aligned with the packed weights, one by one elsewhere."""
+        """Emit four taps at a time if the valid taps are aligned with the packed weights, single taps elsewhere."""
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         if lo % 4 or (hi % 4 and hi < self.whole):
             self.singles(acc, at, weights, range(lo, hi), lo, pixels, size)
@@ -67,14 +67,15 @@ class _Conv(ConvRow):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
-        """The four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
+        """Load the four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
         word = self.k.let(call("ld32", address_of(self.w[place])), "ww")
         return self.k.let(call("sxtb16", word), "wa"), self.k.let(call("sxtb16_ror8", word), "wb")
 
 
 class _HalfwordConv(_Conv):
-    """Weights as int16: no widening, twice the flash. Required where weights less their zero point need nine bits; layers
-    of a file with uint8 weights are all stored so."""
+    """Weights as int16: no widening, twice the flash. Required if weights less their zero point need nine bits; layers
+    with uint8 weights in the file are all stored so.
+    """
 
     def pack_weights(self) -> np.ndarray:
         return self.arranged(lambda w: interleave(paired(w.astype(np.int16)), self.blocking.channels, self.group))
@@ -89,14 +90,16 @@ class _HalfwordConv(_Conv):
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
-    """K x K and 1 x 1 convolution; `halfwords`: weights are stored as int16, which is so for all that are uint8 in the file."""
+    """Build a K x K or 1 x 1 convolution; `halfwords` stores weights as int16, as for all weights that are uint8 in the
+    file.
+    """
     if halfwords or conv.unsigned or conv.weights.dtype == np.int16:
         return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a convolution, the default first, the smallest code last."""
+    """List a convolution's variants, the default first, the smallest code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
@@ -107,6 +110,6 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
-    """Variants of a convolution or dense layer on a core with the DSP extension; none for other operators."""
+    """List the variants of a convolution or dense layer on a core with the DSP extension; none for any other operator."""
     conv = read_conv(spec) or read_dense(spec)
     return [] if conv is None else conv_variants(conv)

@@ -48,7 +48,7 @@ class _LaneOutputs(OpaqueLoops):
         return np.concatenate([head, lane_table(self.conv.requantize.table, biases)])
 
     def biases(self) -> np.ndarray:
-        """Numbers of each channel that the table holds as vectors, [numbers, channels]: biases, others may follow."""
+        """Return each channel's numbers held as vectors in the table, [numbers, channels]: biases, perhaps more."""
         conv = self.conv
         return folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point).reshape(-1, conv.outputs)
 
@@ -58,7 +58,9 @@ class _LaneOutputs(OpaqueLoops):
         return first * self.words + (j // LANES * self.words + self.head)
 
     def bias_words(self, index: int) -> Value:
-        """Offset in an entry of the bias vector for the current row and column group `index` (`bias_index` starts at 3)."""
+        """Return the offset of the bias vector in an entry, for the current row and column group `index` (`bias_index`
+        starts at 3).
+        """
         return (self.bias + (index - 1)) * LANES
 
     def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
@@ -93,7 +95,7 @@ class _Dot(_LaneOutputs):
         return np.concatenate([folded, *(row[None] for row in more)])
 
     def window_sums(self, group: Columns, x: Value, pixels: int, nth: Value) -> Value:
-        """The sum of the inputs in each pixel's window, where a channel's weights are stored less than they are."""
+        """Sum the inputs in each pixel's window, needed if a channel's weights are stored with an offset."""
         if not self.lifts.any():
             return None
         sums = self.k.local(pixels, "sums")
@@ -151,7 +153,7 @@ class _Dot(_LaneOutputs):
                 k.store(acc, p * size + j, total)
 
     def _inputs(self, at: Value, wide: str, lanes: int, pixels: int) -> list[Value]:
-        """`lanes` inputs of each pixel, from element `at` of the first one on, as vectors of the type `wide`."""
+        """Load `lanes` inputs for each pixel, from element `at` of the first pixel on, as vectors of type `wide`."""
         k, g, xs = self.k, self.g, []
         for p in range(pixels):
             x = vector(self.x, at + p * g.strides[1] * g.channels, lanes).astype(wide)
@@ -161,7 +163,7 @@ class _Dot(_LaneOutputs):
         return xs
 
     def _weights(self, place: Value) -> Value:
-        """Sixteen weights, loaded as words (flash is aligned), which have four times the range of immediate offsets."""
+        """Load sixteen weights as words (flash is aligned), which have four times the range of immediate offsets."""
         words = vector(self.words_of_w, place // 4 if isinstance(place, int) else tirx.truncdiv(place, i32(4)), LANES)
         return tirx.reinterpret("int8x16", words)
 
@@ -180,7 +182,7 @@ class _Dot(_LaneOutputs):
                 self.finish_lanes(self.k.let(four, "four", "int32x4"), x, channel, words, p, j)
 
     def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Requantizes outputs one by one: lanes cannot do the form that rounds once."""
+        """Requantize outputs singly: lanes cannot do the form that rounds once."""
         k, q = self.k, self.conv.requantize
         for j in range(size):
             words = self.block_words(channel, j) + j % LANES
@@ -231,7 +233,9 @@ class _Outer(OuterProducts, _LaneOutputs):
 
 
 def lifts(weights: np.ndarray) -> np.ndarray:
-    """By output channel, the number nearest to 0 by which its weights (at most nine bits, last axis channels) fit int8."""
+    """Return for each output channel the number nearest 0 that moves its weights (at most nine bits, channels last)
+    into int8.
+    """
     flat = weights.reshape(-1, weights.shape[-1]).astype(np.int32)
     return (np.maximum(flat.max(0) - 127, 0) + np.minimum(flat.min(0) + 128, 0)).astype(np.int32)
 
@@ -246,9 +250,9 @@ _OTHER_OUTERS = tuple(
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a convolution, the default first; none where a group's output channels are no multiple of four.
+    """List a convolution's variants, the default first; none if a group's output channels are no multiple of four.
 
-    By dot products where input channels are a multiple of eight, else by outer products, which cannot round once.
+    Dot products serve input channels in multiples of eight, else outer products, which cannot round once.
     """
     if conv.depthwise:
         return depthwise_variants(conv)
@@ -267,7 +271,9 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of an 8-bit convolution, dense layer or int8 element-wise operator on a core with MVE; else none."""
+    """List the variants of an 8-bit convolution, dense layer or int8 element-wise operator on a core with MVE; else
+    none.
+    """
     if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)

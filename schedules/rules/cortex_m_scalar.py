@@ -1,8 +1,8 @@
-"""Row kernels for scalar cores, with one multiply-accumulate per instruction at most: Cortex-M0+ and M3, RISC-V.
+"""Row kernels for scalar cores, with at most one multiply-accumulate per instruction: Cortex-M0+ and M3, RISC-V.
 
-Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one
-channel of 3 to 7 pixels at a time and load every input of the block once. The zero point is folded into the bias; a
-depthwise edge adds it back tap by tap, so that only the rows cut at the top and bottom need biases of their own.
+Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise convolutions take 3
+to 7 pixels of a channel at a time and load every input of the block once. The zero point is folded into the bias; a
+depthwise edge adds it back tap by tap, so only the rows cut at top and bottom need separate biases.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class _Conv(ConvRow):
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
-    """K x K and 1 x 1 convolution."""
+    """Build a K x K or 1 x 1 convolution."""
     return _Conv(conv, blocking).build()
 
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
-    """Depthwise convolution with any channel multiplier; `pixels` a block, by default the fewest blocks a row."""
+    """Build a depthwise convolution with any channel multiplier; `pixels` per block, by default for the fewest blocks
+    per row.
+    """
     return _Depthwise(conv, pixels or geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
 
 
@@ -118,7 +120,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING) -> list[Variant]:
-    """Variants of a convolution, the default first, which is in blocks of `usual`, and the smallest code last."""
+    """List a convolution's variants, the default first, with blocks of `usual`, and the smallest code last."""
     if conv.depthwise:
         return depthwise_variants(conv)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
@@ -128,7 +130,7 @@ def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING) -> list[Varia
 
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a depthwise convolution by pixels a block, the default first."""
+    """List a depthwise convolution's variants by pixels per block, the default first."""
     usual = geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
     pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
     pixels.sort(key=lambda p: p != usual)
@@ -136,11 +138,11 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
+    """List the variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
     return scalar_variants(spec, LLVM_BLOCKING if target.backend == "llvm" else BLOCKING)
 
 
 def scalar_variants(spec: OperatorSpec, usual: Blocking) -> list[Variant]:
-    """The same of a core whose convolutions are in blocks of `usual` by default."""
+    """List the scalar variants for a core whose convolutions use blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
     return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual)

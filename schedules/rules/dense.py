@@ -22,7 +22,9 @@ ROUNDING = "once, half away from zero"
 
 
 def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
-    """An 8-bit fully connected layer as a convolution; None for other operators and forms that the kernels do not know."""
+    """Read an 8-bit fully connected layer as a convolution; None for any other operator and for forms unknown to the
+    kernels.
+    """
     if spec.kind != "dense" or len(spec.constants) != 4:
         return None
     weights, bias, multiplier, shift = spec.constants
@@ -55,7 +57,7 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
 def plan_single(
     m: np.ndarray, s: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], zero_point: int, clamp: tuple[int, int]
 ) -> Requantize | None:
-    """The short form where it is proved equal to one rounding, else the form that rounds once; None for left shifts.
+    """Plan the short form if it is proved equal to rounding once, else the form that rounds once; None for left shifts.
 
     `m`, `s` are int64 [units], `bounds` the smallest and largest accumulators.
     """
@@ -73,7 +75,9 @@ def plan_single(
 def plan_wide(
     m: np.ndarray, s: np.ndarray, _bounds: object, zero_point: int, clamp: tuple[int, int]
 ) -> Requantize | None:
-    """The form that rounds once by multipliers of up to 53 bits; None for shifts whose half is no multiple of 2^32."""
+    """Plan the form that rounds once by multipliers of up to 53 bits; None for shifts whose half is no multiple of
+    2^32.
+    """
     e = np.where(m == 0, 1, -s - 1 - WIDE_LOW)  # of the high word of a product by the multiplier's upper bits
     if (e < 1).any() or (e > 31).any() or (m < 0).any():
         return None
@@ -82,7 +86,7 @@ def plan_wide(
 
 
 def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:
-    """Whether rounding once and rounding twice agree for every |acc| below 2^30.
+    """Test that rounding once and rounding twice agree for every |acc| below 2^30.
 
     Both are monotone, so it suffices to compare them near each acc at which the output first reaches a value v, and to
     check that it does so there.

@@ -1,6 +1,6 @@
 """MVE row kernels of depthwise convolutions: lanes over eight channels.
 
-Taps are taken in pairs where the sum of their products fits int16 in every channel, else alone; the sums are widened into
+Taps are taken in pairs if the sum of their products fits int16 in every channel, else singly; the sums are widened into
 the accumulators of even and odd channels.
 """
 
@@ -19,10 +19,10 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a depthwise convolution by pixels a block, the default first.
+    """List a depthwise convolution's variants by pixels per block, the default first.
 
-    They need a multiple of eight channels, multiplier 1, the short requantization, products of 16 bits, and no parts that a
-    table requantizes.
+    They need a multiple of eight channels, multiplier 1, the short requantization, products of 16 bits, and no parts
+    requantized by a table.
     """
     lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.short
     if not lanes or tables_of(conv) or not _fits_halfword(conv, conv.weights):
@@ -31,7 +31,7 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def _fits_halfword(conv: QuantizedConv, *weights: np.ndarray) -> bool:
-    """Whether the products of any inputs and `weights`, arrays of one shape, sum up to a halfword in every element."""
+    """Test that the products of any inputs and `weights`, arrays of equal shape, sum up to a halfword in every element."""
     reach = sum(np.abs(w.astype(np.int64)) for w in weights) * max(abs(v) for v in RANGES[conv.dtype])
     return int(np.max(reach)) < 1 << 15
 
@@ -95,7 +95,9 @@ class _Depthwise(DepthwiseRow):
                     self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
 
     def _pairs(self) -> list[list[int]]:
-        """The taps of a kernel row, in pairs of neighbours whose products may be summed in int16 in every row, else alone."""
+        """Group a kernel row's taps: in pairs of neighbours whose products may be summed in int16 in every row, else
+        singly.
+        """
         weights, pairs = self.conv.weights, [[0]]
         for kx in range(1, self.g.kernel[1]):
             last = pairs[-1]

@@ -1,13 +1,13 @@
-"""Sums of int8 and of products of int8, in kernels that no performance schedule serves (an LSTM, a convolution of floats by int8
-weights), by instructions that add several at once.
+"""Sums of int8 and of int8 products, in kernels without a performance schedule (an LSTM, a convolution of floats by
+int8 weights), by instructions that add several terms at once.
 
 A loop `s = s + x[i + a] * w[i + b]` or `s = s + x[i + a]` over all i below n becomes
 
 - with MVE: sums of sixteen products an instruction, then of eight and of four, which are widened as they are loaded;
 - with the DSP instructions: words of four elements, whose bytes are widened to pairs that `smlad` multiplies;
 
-and a loop as it was over what is left, three elements at most. Compilers would choose by n whether they make vectors of the
-loop, of which length, and whether they write it out: what a kernel takes would follow from no rule.
+and a loop as before over the rest, three elements at most. Compilers would choose by n whether to make vectors of the
+loop, with which length, and whether to write it out: a kernel's cost would follow from no rule.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Factor:
 
     @classmethod
     def of(cls, value: Any, var: Var) -> Factor | None:
-        """A factor of a product in a loop over `var`; None for any other."""
+        """Read a factor of a product in a loop over `var`; None for any other expression."""
         offset: int | None = 0
         if isinstance(value, (tirx.Add, tirx.Sub)):
             offset = tir.int_value(value.b)
@@ -66,7 +66,7 @@ class DotProduct:
 
     @classmethod
     def of(cls, loop: Any) -> DotProduct | None:
-        """A loop as such a sum; None for any other, and where there are too few products for one instruction."""
+        """Read a loop as such a sum; None for any other loop, and for too few products for an instruction."""
         count, store = tir.int_value(loop.extent), loop.body
         if count is None or count < _WORD or tir.int_value(loop.min) != 0 or not isinstance(store, tirx.BufferStore):
             return None
@@ -81,27 +81,27 @@ class DotProduct:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is added to either factor."""
+        """Return True if nothing is added to either factor."""
         return not any(f.offset for f in self.factors)
 
     def place(self, factor: Factor, i: Expr) -> Expr:
-        """The index of a factor's element `i`."""
+        """Return the index of a factor's element `i`."""
         return tir.substitute(factor.load.indices[0], {self.loop.loop_var: i})
 
     def added(self, total: Callable[[Expr], Expr]) -> Stmt:
-        """The statement that puts `total(sum)` in place of the sum."""
+        """Write the statement that replaces the sum by `total(sum)`."""
         own = tirx.BufferLoad(self.store.buffer, self.store.indices)
         return tirx.BufferStore(self.store.buffer, total(own), self.store.indices)
 
     def each(self, passes: int, step: Callable[[Expr], Stmt], apart: int) -> Stmt:
-        """`step(i)` for `passes` first elements i, which are `apart`."""
+        """Write `step(i)` for the first elements i of `passes` passes, `apart` elements apart."""
         if passes == 1:
             return step(i32(0))
         var = tirx.Var("ib", "int32")
         return for_range(var, passes, step(var * apart))
 
     def rest(self, done: int) -> list[Stmt]:
-        """The loop over the products from element `done` on."""
+        """Write the loop over the products from element `done` on."""
         if done == self.count:
             return []
         var: Var = tirx.Var("i", "int32")
@@ -109,7 +109,7 @@ class DotProduct:
 
 
 def _vectors(dot: DotProduct) -> list[Stmt]:
-    """The sum with MVE: of bytes as they are, or of what is widened and has the constant added."""
+    """Write the sum with MVE: of plain bytes, or of values widened with the constant added."""
     stmts: list[Stmt] = []
     done = 0
     for lanes in _LANES if dot.plain else _LANES[1:]:
@@ -136,7 +136,7 @@ def _vectors(dot: DotProduct) -> list[Stmt]:
 
 
 def _pairs(dot: DotProduct) -> list[Stmt]:
-    """The sum with the DSP instructions."""
+    """Write the sum with the DSP instructions."""
 
     def widened(factor: Factor, word: Var, turned: str) -> Expr:
         if not factor.offset:
@@ -160,8 +160,7 @@ def _pairs(dot: DotProduct) -> list[Stmt]:
 
 
 def with_dot_products(kernel: RowKernel, target: KernelTarget) -> RowKernel | None:
-    """A generic kernel with its sums in instructions of the target; None where it has no such sum, or the target no such
-    instruction."""
+    """Rewrite a generic kernel's sums to the target's instructions; None without such a sum or instruction."""
     if not (target.vectors or target.dsp):
         return None
     func = _rewritten(kernel.func, target.vectors)
@@ -171,7 +170,7 @@ def with_dot_products(kernel: RowKernel, target: KernelTarget) -> RowKernel | No
 
 @lru_cache(maxsize=512)  # candidates of a network share most of their kernels
 def _rewritten(func: PrimFunc, vectors: bool) -> PrimFunc | None:
-    """A function with its sums in other instructions; None where it has none."""
+    """Rewrite a function's sums; None if it has none."""
     found: list[DotProduct] = []
 
     def rewritten(loop: Any) -> Any:

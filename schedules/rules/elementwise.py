@@ -1,8 +1,9 @@
 """Scalar row kernels of add, sub, mul, relu and requantize: one element at a time, with look-up tables.
 
-An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the
-two operands of add and sub, TFLite gives the one with the larger scale the ratio 1/2 exactly, which is a shift; the other
-one is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the sum needs a single requantization.
+An operator that reads a single activation (with a scalar constant as second operand, or none) is a table of 256
+outputs. For add and sub, TFLite gives the operand with the larger scale the ratio 1/2 exactly, which is a shift; the
+second operand is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the sum needs a single
+requantization.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """add, sub or mul of two activations of one shape and type."""
+    """An add, sub or mul of two activations of equal shape and type."""
 
     kind: str
     row_elements: int
@@ -44,34 +45,35 @@ class Binary:
     even: bool = False  # the output is rounded once, half to even
 
     def reach(self, operand: int) -> int:
-        """The largest distance of a stored value from its zero point."""
+        """Return the largest distance of a stored value from its zero point."""
         low, high = RANGE_OF[self.dtype]
         return max(high - self.zero_points[operand], self.zero_points[operand] - low)
 
 
 def _plain(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> str | None:
-    """The element type of an operator whose inputs and output are NHWC tensors of one shape, batch 1; None where there is no
-    such type, or none of `dtypes`."""
+    """Return the element type of an operator whose inputs and output are NHWC tensors of equal shape and type, batch 1;
+    None if it is not such an operator, or the type is not in `dtypes`.
+    """
     shape, dtype = spec.output.shape, spec.output.dtype
     alike = all(t == spec.output for t in spec.inputs)
     return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in dtypes else None
 
 
 def rescale(values: np.ndarray, ratio: tuple[int, int], even: bool = False) -> np.ndarray:
-    """`MultiplyByQuantizedMultiplier` of int64 values by one ratio (multiplier, shift); with `even` rounded once."""
+    """Compute `MultiplyByQuantizedMultiplier` of int64 values by a ratio (multiplier, shift); with `even` rounded once."""
     m, s = (np.full(values.shape, r, np.int64) for r in ratio)
     return reference(values, m, s, 0, (-(1 << 62), 1 << 62), even)
 
 
 def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
-    """Pairs of multiplier and shift: for both operands and the output (add, sub), or for the output alone."""
+    """Return pairs of multiplier and shift: for both operands and the output (add, sub), or for the output alone."""
     if given.multiplier is not None and given.shift is not None:
         return ((given.multiplier, given.shift),)
     return tuple(zip(given.multipliers or (), given.shifts or (), strict=True))
 
 
 def read_binary(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> Binary | None:
-    """add, sub or mul of two activations of one of `dtypes`, None for anything else."""
+    """Read an add, sub or mul of two activations with a type in `dtypes`; None for anything else."""
     dtype = _plain(spec, dtypes) if spec.kind in ("add", "sub", "mul") and len(spec.inputs) == 2 else None
     if dtype is None:
         return None
@@ -95,7 +97,9 @@ def _head_room(given: Attributes) -> int:
 
 
 def read_table(spec: OperatorSpec) -> np.ndarray | None:
-    """Look-up table [256] from input byte to output of an operator on one activation; None for other operators."""
+    """Compute the look-up table [256] from input byte to output for an operator on a single activation; None for any
+    other operator.
+    """
     dtype, given, constants = _plain(spec), spec.attributes, spec.constants
     if dtype is None or len(spec.inputs) != 1:
         return None
@@ -135,11 +139,13 @@ class _Elements:
         self.out = k.view(k.outputs[0], dtype, "outs")
 
     def number(self, table: int, index: int) -> Value:
-        """A number loaded once from a table, not a literal, so that operators of one shape share a kernel."""
+        """Load a number once from a table, not as a literal, so operators of equal shape share a kernel."""
         return self.k.let(self.tables[table][i32(index)], "number")
 
     def run(self, element: Any, *form: Hashable) -> RowKernel:
-        """`element(values)` is the output for one value of every input, as int32; `form` is what it depends on."""
+        """Build the kernel; `element(values)` is the output for one value per input, as int32, and `form` determines
+        it.
+        """
         return self.k.kernel(lambda: self._emit(element), form=("elements", self.count, self.dtype, *form))
 
     def _emit(self, element: Any) -> None:
@@ -155,14 +161,14 @@ class _Elements:
 
 
 def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
-    """Kernel that looks up every output in `table` [256] by the byte of its input."""
+    """Build the kernel that looks up every output in `table` [256] by the input's byte."""
     _, _, width, channels = spec.output.shape
     row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
     return row.run(lambda x: row.tables[0][x].astype("int32"), "table")
 
 
 def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
-    """Kernel of the product of two activations, with the short form of requantization."""
+    """Build the kernel for the product of two activations, with the short form of requantization."""
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
     row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
     m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
@@ -175,7 +181,7 @@ def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
 
 
 def requantize_of(op: Binary) -> Requantize:
-    """Requantization of the products of a mul, or of the sums of an add or sub."""
+    """Plan the requantization of a mul's products, or of an add's or sub's sums."""
     if op.kind == "mul":
         reach, ratio = op.reach(0) * op.reach(1), op.ratios[0]
     else:
@@ -185,7 +191,8 @@ def requantize_of(op: Binary) -> Requantize:
 
 
 def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
-    """Kernel of the sum or difference of two activations, one of ratio 1/2, with the short form of requantization.
+    """Build the kernel for the sum or difference of two activations, one with ratio 1/2, with the short form of
+    requantization.
 
     The sum is computed doubled, which saves the doubling before `smmlar`.
     """
@@ -220,7 +227,7 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
 
 
 def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
-    """The scalar variant of an element-wise operator; none where no kernel of this module applies."""
+    """Return the scalar variant of an element-wise operator; none if no kernel in this module applies."""
     table, op = read_table(spec), read_binary(spec)
     if table is not None:
         return [Variant("elements", partial(table_kernel, spec, table))]

@@ -21,7 +21,9 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 def table_kernel(table: np.ndarray, count: int) -> RowKernel:
-    """Kernel that looks up sixteen outputs at a time by a gather load; `count`, a multiple of 16, is those of a row."""
+    """Build the kernel that looks up sixteen outputs at a time by a gather load; `count`, a multiple of 16, is a row's
+    outputs.
+    """
     k = KernelBuilder(["int8"], (table,), ["int8"])
     x, out = k.view(k.inputs[0][0], "int8", "xs"), k.view(k.outputs[0], "int8", "outs")
     looked = k.view(k.constants[0], "int8", "table")
@@ -47,9 +49,9 @@ INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class _Binary:
-    """Builder of the kernel of an int8 or int16 add, sub or mul, on four lanes.
+    """Builder of the kernel for an int8 or int16 add, sub or mul, on four lanes.
 
-    Scales and zero points are in a table, so that operators of one shape share a kernel; zero points of int16 are 0.
+    Scales and zero points are in a table, so operators of equal shape share a kernel; int16 zero points are 0.
     """
 
     def __init__(self, op: Binary, q: Requantize) -> None:
@@ -59,7 +61,7 @@ class _Binary:
         self.table = self.k.view(self.k.constants[0], "int32", "table")
 
     def parameter(self, value: int) -> Value:
-        """Appends a number to the table; the expression that loads it."""
+        """Append a number to the table; return the expression that loads it."""
         self.parameters.append(value)
         return self.table[i32(len(self.parameters) - 1)]
 
@@ -88,7 +90,7 @@ class _Binary:
         each_vector(k, k.view(k.outputs[0], op.dtype, "outs"), op.row_elements, op.dtype, value)
 
     def _zero(self, value: int) -> Value | None:
-        """A zero point, loaded from the table; None where it is always 0."""
+        """Load a zero point from the table; None if always 0."""
         return None if self.centred else self.k.let(self.parameter(value), "z")
 
     def _product(self) -> Callable[[list[Value]], Value]:
@@ -96,7 +98,9 @@ class _Binary:
         return lambda values: _less(values[0], zeros[0]) * _less(values[1], zeros[1])
 
     def _sum(self) -> Callable[[list[Value]], Value]:
-        """The function that sums the rescaled operands; zero points of operands of ratio 1/2 are one constant."""
+        """Return the function that sums the rescaled operands; zero points of operands with ratio 1/2 are a single
+        constant.
+        """
         k, op = self.k, self.op
         signs = (1, -1 if op.kind == "sub" else 1)
         halves = [ratio == HALF for ratio in op.ratios[:2]]
@@ -135,10 +139,10 @@ def _less(value: Value, zero: Value | None) -> Value:
 
 
 def vector_elementwise(spec: OperatorSpec) -> list[Variant]:
-    """The MVE variant of an element-wise operator.
+    """Return the MVE variant of an element-wise operator.
 
-    There is none for uint8, for tables where rows are no multiple of 16 elements, and for sums and products of fewer than four
-    elements a row or whose multipliers shift to the left.
+    There is none for uint8, for tables with rows that are no multiple of 16 elements, and for sums and products with
+    fewer than four elements per row or with multipliers that shift left.
     """
     table, op = elementwise.read_table(spec), elementwise.read_binary(spec, ("int8", "int16"))
     if table is not None:
@@ -152,8 +156,11 @@ def vector_elementwise(spec: OperatorSpec) -> list[Variant]:
 
 
 def lane_requantize(op: Binary) -> Requantize | None:
-    """The requantization of a sum or product by lanes, whose two roundings are exact for each int32; None where the
-    multiplier does not shift to the right, or a number needs more bits. Limits that no output exceeds are int32's."""
+    """Plan the requantization of a sum or product by lanes, whose two roundings are exact for each int32.
+
+    Return None if the multiplier does not shift right, or a number needs more bits. Limits that no output exceeds are
+    int32's.
+    """
     (m, s), (low, high), ends = op.ratios[0 if op.kind == "mul" else 2], op.clamp, _accumulators(op)
     if not -30 <= s < 0 or m < 0 or max(abs(v) for v in ends) > INT32[1]:
         return None
@@ -166,7 +173,7 @@ def lane_requantize(op: Binary) -> Requantize | None:
 
 
 def _accumulators(op: Binary) -> tuple[int, int]:
-    """The least and the largest accumulator."""
+    """Return the least and the largest accumulator."""
     a, b = (np.array(elementwise.RANGE_OF[op.dtype], np.int64) - zero for zero in op.zero_points)
     if op.kind == "mul":
         made = np.multiply.outer(a, b)

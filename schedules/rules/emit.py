@@ -32,19 +32,19 @@ _VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tenso
 
 
 def best_step(count: int, most: int, whole: int = 0) -> int:
-    """The largest divisor of `count` that is at most `most`; `count` itself where it is at most `whole`."""
+    """Return the largest divisor of `count` that is at most `most`; `count` itself if it is at most `whole`."""
     return count if count <= whole else max(u for u in range(1, most + 1) if count % u == 0)
 
 
 class Builder:
-    """Builder of the statements of one function, in order."""
+    """Builder of a function's statements, in order."""
 
     def __init__(self) -> None:
         self._blocks: list[list[Stmt]] = [[]]
         self._used: dict[str, int] = {}
 
     def name(self, stem: str) -> str:
-        """A name that this function has not used yet."""
+        """Return a name not yet used in this function."""
         count = self._used.get(stem, 0)
         self._used[stem] = count + 1
         return stem if count == 0 else f"{stem}_{count}"
@@ -67,7 +67,7 @@ class Builder:
         return buffer
 
     def view(self, pointer: Any, dtype: str, stem: str) -> Any:
-        """The memory behind `pointer` as a flat buffer of `dtype`."""
+        """Declare the memory behind `pointer` as a flat buffer of `dtype`."""
         buffer = flat_buffer(self.name(stem), _VIEW_ITEMS, dtype)
         self.add(tirx.DeclBuffer(buffer, data=pointer))
         return buffer
@@ -80,9 +80,9 @@ class Builder:
 
     @contextmanager
     def loop(self, extent: Value, stem: str, start: Value = 0, passes: int | None = None) -> Iterator[Value]:
-        """`for stem in [start, start + extent)`; for an extent of 1, the body without a loop.
+        """Open `for stem in [start, start + extent)`; for an extent of 1, the body without a loop.
 
-        `passes` is the value of an extent that compilers are not to know, for estimates.
+        `passes` is the value of an extent hidden from compilers, for estimates.
         """
         if isinstance(extent, int) and extent == 1:
             yield start
@@ -96,7 +96,7 @@ class Builder:
             self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, sequence(body), annotations=noted))
 
     def unrolled(self, passes: Value, step: int, stem: str = "i") -> Iterator[Value]:
-        """The indices `[0, passes * step)`, from a loop of `passes` iterations unrolled by `step`."""
+        """Yield the indices `[0, passes * step)`, from a loop of `passes` iterations unrolled by `step`."""
         with self.loop(passes, stem) as i:
             for u in range(step):
                 yield i * step + u
@@ -154,7 +154,9 @@ class KernelBuilder(Builder):
         return [v for v, p in zip(self.params, self.roles, strict=True) if p.role is role]
 
     def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
-        """Element offset of row `tap` of input `index`'s window, from the row table or wrapped around the ring's end."""
+        """Return the element offset of row `tap` in input `index`'s window, from the row table or wrapped around the
+        ring's end.
+        """
         if self.row_tables is not None:
             return self.row_tables[index][i32(tap)]
         _, slot, height = self.inputs[index]
@@ -164,10 +166,10 @@ class KernelBuilder(Builder):
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
     def kernel(self, emit: Callable[[], object], rows: int = 1, form: Hashable | None = None) -> RowKernel:
-        """The kernel whose statements `emit` adds when its function is first used.
+        """Build the kernel whose statements `emit` adds when its function is first used.
 
-        Builders whose `form` is equal emit the same statements: their kernels share one function. It computes `rows` rows
-        a call and returns 0; its pointers do not alias.
+        Builders with equal `form` emit the same statements: their kernels share a function. It computes `rows` rows per
+        call and returns 0; its pointers do not alias.
         """
 
         def write() -> PrimFunc:

@@ -22,14 +22,16 @@ STEP = 4  # most channels in one iteration of that loop
 
 
 def has_few_taps(conv: QuantizedConv) -> bool:
-    """Whether the kernel applies: to one input and one group of at most `MOST_TAPS` taps, and rows of several pixels, which
-    make up for weights of twice the bytes."""
+    """Test that the kernel applies: a single input and group, at most `MOST_TAPS` taps, and rows of several pixels.
+
+    Several pixels make up for weights of twice the bytes.
+    """
     few = conv.weights[..., 0].size <= MOST_TAPS and conv.window.out_width > 1
     return few and not conv.depthwise and not conv.parts and conv.groups == 1
 
 
 def few_taps(conv: QuantizedConv) -> RowKernel:
-    """The kernel of a convolution that `has_few_taps`."""
+    """Build the kernel of a convolution that `has_few_taps`."""
     return _FewTaps(conv).build()
 
 
@@ -67,7 +69,7 @@ class _FewTaps:
                 self._channels(self._gather(group, x), x)
 
     def _gather(self, group: Columns, x: Value) -> list[Value]:
-        """The window's values, two per register; rows and columns of padding as the zero point."""
+        """Load the window's values, two per register; padding rows and columns as the zero point."""
         k, g = self.k, self.g
         kh, kw = g.kernel
         width = kw * g.channels

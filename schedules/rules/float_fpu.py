@@ -1,10 +1,11 @@
-"""Row kernels of float32 layers for cores with a floating-point unit of 32 single-precision registers (Cortex-M4F and up).
+"""Row kernels of float32 layers for cores with a floating-point unit of 32 single-precision registers (Cortex-M4F and
+up).
 
-A layer is a convolution, depthwise convolution or product, with its bias and its activation
-(`passes.fuse_float_layers`). Convolutions keep sixteen accumulators, 4 pixels x 4 channels: eight loads for sixteen
-products. Depthwise ones take one channel of a few pixels at a time and load every input of the block once. Each sum is
-added up in the order of the generic kernel, from zero, tap by tap, the bias last: where the compiler does not contract
-products and sums, as C99 asks, results are those of the generic kernel, bit for bit.
+A layer is a convolution, depthwise convolution or product, with bias and activation (`passes.fuse_float_layers`).
+Convolutions keep sixteen accumulators, 4 pixels x 4 channels: eight loads for sixteen products. Depthwise convolutions
+take a few pixels of a channel at a time and load every input of the block once. Each sum is added up in the generic
+kernel's order, from zero, tap by tap, the bias last: if the compiler does not contract products and sums, as C99 asks,
+results equal the generic kernel's, bit for bit.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ class FloatLayer:
         return self.weights.shape[-1]
 
     def without_values(self) -> FloatLayer:
-        """The same with zeros for weights and biases, which take no memory."""
+        """Return the layer with zeros for weights and biases, which take no memory."""
         return replace(self, weights=blank(self.weights), bias=None if self.bias is None else blank(self.bias))
 
     @property
     def form(self) -> Hashable:
-        """All that tells this layer from others, but for the values of its constants. For one without `parts`."""
+        """Return everything that distinguishes this layer, except the constants' values. For a layer without `parts`."""
         given = [getattr(self, f.name) for f in fields(self)]
         return tuple(v.shape if isinstance(v, np.ndarray) else v for v in given)
 
     def finished(self, value: Value, bias: Value, lanes: int = 1) -> Value:
-        """The output from a sum of products, or `lanes` outputs from vectors."""
+        """Compute the output from a sum of products, or `lanes` outputs from vectors."""
         value = value if self.bias is None else value + bias
         low, high = (tirx.const(b, FLOAT) for b in self.bounds)
         low, high = (b if lanes == 1 else tirx.Broadcast(b, lanes) for b in (low, high))
@@ -79,7 +80,7 @@ class FloatLayer:
 
 
 def read_layer(spec: OperatorSpec) -> FloatLayer | None:
-    """A layer of `passes.fuse_float_layers`; None for other operators and for forms that the kernels do not know."""
+    """Read a layer of `passes.fuse_float_layers`; None for any other operator and for forms unknown to the kernels."""
     bounds = spec.attributes.bounds
     if bounds is None or not spec.constants or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}:
         return None
@@ -141,7 +142,7 @@ class _Conv(ConvRow):
 
 
 class _Depthwise(DepthwiseRow):
-    """Depthwise convolution one channel at a time; the record of a channel is its bias and its weights."""
+    """Depthwise convolution, one channel at a time; a channel's record is its bias and weights."""
 
     by_form = True
     conv: FloatLayer
@@ -184,7 +185,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def biases_of(layer: FloatLayer) -> np.ndarray:
-    """The biases of a layer, zeros where it has none."""
+    """Return a layer's biases, zeros if it has none."""
     return np.zeros(layer.outputs, np.float32) if layer.bias is None else layer.bias
 
 
@@ -196,17 +197,17 @@ def _zeros(k: Builder, count: int) -> Value:
 
 
 def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
-    """K x K and 1 x 1 convolution."""
+    """Build a K x K or 1 x 1 convolution."""
     return _Conv(layer, blocking).build()
 
 
 def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
-    """Depthwise convolution with any channel multiplier, in blocks of `pixels` pixels."""
+    """Build a depthwise convolution with any channel multiplier, in blocks of `pixels` pixels."""
     return _Depthwise(layer, pixels).build()
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a float layer, the default first, the smallest code last; none for other operators."""
+    """List a float layer's variants, the default first, the smallest code last; none for any other operator."""
     layer = read_layer(spec) if target.core.fpu else None
     if layer is None:
         return []
@@ -220,7 +221,7 @@ def blocked(
     convolution: Callable[[Blocking], RowKernel],
     blockings: Sequence[Blocking],
 ) -> list[Variant]:
-    """Variants of a layer: a depthwise one in blocks of `pixels` or fewer, those first that its width takes fewest of."""
+    """List a layer's variants: depthwise in blocks of `pixels` or fewer, the width with fewest blocks first."""
     if layer.depthwise:
         width = layer.window.out_width
         usual = geometry.fewest_blocks(width, pixels)

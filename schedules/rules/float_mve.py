@@ -1,9 +1,9 @@
 """Row kernels of float32 layers for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
 
-Lanes are four output channels. Convolutions add one input value times the weights of four channels to each pixel's sums;
-depthwise ones four inputs times the weights of their channels. Sums are added up in the order of `schedules.rules.float_fpu`,
-and LLVM joins products and sums in both, so that they are rounded once: results are the same, bit for bit, but for
-subnormal numbers, which vector instructions take for zero (those that LLVM makes of other kernels do too).
+Lanes are four output channels. Convolutions add one input value times four channels' weights to each pixel's sums;
+depthwise convolutions add four inputs times their channels' weights. Sums are added up in the order of
+`schedules.rules.float_fpu`, and LLVM joins products and sums in both, so they are rounded once: results are the same,
+bit for bit, except for subnormal numbers, which vector instructions take for zero (as in LLVM's vectors elsewhere).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ DEPTHWISE_PIXELS = (3, 4)
 
 
 class _Conv(OuterProducts):
-    """Convolution by outer products: one input value times the weights of four output channels at a time. Where these are no
-    whole vectors, weights and biases of 0 fill the last one, of which only outputs are stored."""
+    """Convolution by outer products: one input value times the weights of four output channels at a time. If these are
+    no whole vectors, zero weights and biases fill the last, and only its outputs are stored.
+    """
 
     by_form = True
     conv: FloatLayer
@@ -46,7 +47,7 @@ class _Conv(OuterProducts):
         return self.arranged(lambda _: interleave(filled, LANES, 1))
 
     def pack_table(self) -> np.ndarray:
-        """The counts of loops, then the biases, of which a kernel sees the bits."""
+        """Pack the loop counts, then the biases as bit patterns."""
         self.passes = self.pass_counts()
         self.head = -(-len(self.passes) // LANES) * LANES
         counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
@@ -89,7 +90,7 @@ class _Conv(OuterProducts):
 
 
 class _Depthwise(DepthwiseRow):
-    """Depthwise convolution of four channels at a time; their record is their biases and, tap by tap, their weights."""
+    """Depthwise convolution, four channels at a time; their record is biases and, tap by tap, weights."""
 
     by_form = True
     conv: FloatLayer
@@ -131,7 +132,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Values of channels, the last axis, with zeros to whole vectors."""
+    """Pad channel values, the last axis, with zeros to whole vectors."""
     return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % LANES)])
 
 
@@ -143,18 +144,21 @@ def _zeros(k: KernelBuilder, count: int) -> Value:
 
 
 def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
-    """K x K and 1 x 1 convolution."""
+    """Build a K x K or 1 x 1 convolution."""
     return _Conv(layer, blocking).build()
 
 
 def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
-    """Depthwise convolution of a multiple of four channels, in blocks of `pixels` pixels."""
+    """Build a depthwise convolution with a multiple of four channels, in blocks of `pixels` pixels."""
     return _Depthwise(layer, pixels).build()
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a float layer, the default first, the smallest code last; none for other operators, nor for channels that
-    are no multiple of four, of depthwise layers or where zeros would be more than a third of the other weights."""
+    """List a float layer's variants, the default first, the smallest code last; none for any other operator.
+
+    There are none either for a depthwise layer whose channels are no multiple of four, and if padding zeros would
+    exceed a third of the weights.
+    """
     layer = read_layer(spec) if target.vectors else None
     if (
         layer is None

@@ -1,7 +1,7 @@
-"""Row kernels of float32 max pools for cores with a floating-point unit, a channel at a time, or four by vectors of MVE; and of
-means over rows and columns by vectors.
+"""Row kernels of float32 max pools for cores with a floating-point unit, one channel at a time, or four by MVE vectors;
+and of means over rows and columns by vectors.
 
-Each maximum begins with the least number, each sum with zero; they take the taps in the order of the generic kernel.
+Each maximum begins with the least number, each sum with zero; they take the taps in the generic kernel's order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _VectorMax(Pooling):
 
 
 class _VectorMean(OpaqueTaps):
-    """Four channels at a time. Lanes are divided one by one: there is no division of vectors."""
+    """Four channels at a time. Lanes are divided singly: there is no vector division."""
 
     lanes, overlaps = LANES, True
 
@@ -69,7 +69,7 @@ class _VectorMean(OpaqueTaps):
 
 
 def read_mean(spec: OperatorSpec) -> Pool | None:
-    """A float32 mean over rows and columns, NHWC with batch 1; None for other operators."""
+    """Read a float32 mean over rows and columns, NHWC with batch 1; None for any other operator."""
     if (
         spec.kind != "mean"
         or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}
@@ -82,7 +82,7 @@ def read_mean(spec: OperatorSpec) -> Pool | None:
 
 
 def read_max(spec: OperatorSpec) -> Pool | None:
-    """A float32 max pool, NHWC with batch 1; None for other operators."""
+    """Read a float32 max pool, NHWC with batch 1; None for any other operator."""
     given = spec.attributes
     if (
         spec.kind != "max_pool2d"
@@ -99,7 +99,7 @@ def read_max(spec: OperatorSpec) -> Pool | None:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a float max pool or mean, the widest first; none for other operators."""
+    """List the variants of a float max pool or mean, the widest first; none for any other operator."""
     if target.core.fpu and (pool := read_max(spec)) is not None:
         return served(pool, [*([("vectors", _VectorMax)] if target.vectors else []), ("channels", _Max)])
     if target.vectors and (pool := read_mean(spec)) is not None:

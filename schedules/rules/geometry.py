@@ -57,7 +57,7 @@ class Sliding:
 
     @classmethod
     def of(cls, spec: OperatorSpec, kernel: tuple[int, int]) -> Sliding:
-        """The windows of `kernel` (rows, columns) through which an operator reads its first input."""
+        """Make the windows of `kernel` (rows, columns) through which an operator reads its first input."""
         (_, height, width, channels), (_, rows, columns, _) = spec.inputs[0].shape, spec.output.shape
         given, whole = spec.attributes, (spec.rows_by_table, spec.tile_rows, spec.joined_rows)
         strides, dilation = given.strides or (1, 1), given.dilation or (1, 1)
@@ -66,33 +66,35 @@ class Sliding:
 
     @property
     def rows(self) -> tuple[tuple[int, int], ...]:
-        """By output row, its valid kernel rows [r0, r1)."""
+        """Return for each output row its valid kernel rows [r0, r1)."""
         return _rows(self)
 
     @property
     def dilated_rows(self) -> bool:
-        """Whether rows of a window lie apart, which row tables cannot say."""
+        """Return True if a window's rows lie apart, which row tables cannot express."""
         return self.kernel[0] > 1 and self.dilation[0] > 1
 
     @property
     def row_elements(self) -> int:
-        """Elements of a row of the network's tensor, of which `joined_rows` are one row here."""
+        """Return the elements in a row of the network's tensor; `joined_rows` such rows are one row here."""
         return self.width * self.channels // self.joined_rows
 
     @property
     def wraps_once(self) -> bool:
-        """Whether a window, its padding rows included, wraps around the end of any ring at most once."""
+        """Return True if a window, padding rows included, wraps around the end of any ring at most once."""
         return self.padding[0] <= self.height
 
     def taps(self, axis: int, position: int) -> tuple[int, int]:
-        """Valid kernel rows (axis 0) or columns (axis 1) of an output row or column, as a range [lo, hi)."""
+        """Return the valid kernel rows (axis 0) or columns (axis 1) of an output row or column, as a range [lo, hi)."""
         extent = (self.height, self.width)[axis]
         first, step = position * self.strides[axis] - self.padding[axis], self.dilation[axis]
         lo, hi = max(0, -(first // step)), min(self.kernel[axis], -((first - extent) // step))
         return lo, max(lo, hi)
 
     def row_variants(self) -> Sequence[tuple[int, int]]:
-        """Row variants, as valid kernel rows: each output row cut at the top, one for all full rows, each cut at the bottom."""
+        """List the row variants, as valid kernel rows: each output row cut at the top, one for all full rows, each cut
+        at the bottom.
+        """
         rows, full = self.rows, (0, self.kernel[0])
         top, bottom = self._cut()
         if top + bottom >= self.out_height:
@@ -100,7 +102,7 @@ class Sliding:
         return [*rows[:top], full, *rows[self.out_height - bottom :]]
 
     def _cut(self) -> tuple[int, int]:
-        """How many output rows have windows that are cut off at the top, and how many at the bottom."""
+        """Count the output rows whose windows are cut off at the top, and at the bottom."""
         rows, full = self.rows, (0, self.kernel[0])
         if full not in rows:
             return self.out_height, 0
@@ -120,16 +122,16 @@ class Sliding:
         return index
 
     def column_groups(self) -> Sequence[Columns]:
-        """Output columns in order, grouped by their valid kernel columns."""
+        """Return the output columns in order, grouped by valid kernel columns."""
         return _column_groups(self)
 
     @property
     def whole_columns(self) -> bool:
-        """Whether no window is cut off at the left or the right: some pixels of a row may all be cut off alike."""
+        """Return True if no window is cut off at the left or right: some pixels of a row may all be cut off alike."""
         return all((group.k0, group.k1) == (0, self.kernel[1]) for group in self.column_groups())
 
     def runs(self, pixels: int) -> list[Run]:
-        """The output columns in blocks of `pixels` (the last may be smaller), equal neighbouring blocks joined to runs."""
+        """Split the output columns into blocks of `pixels` (the last may be smaller); join equal neighbours to runs."""
         runs: list[Run] = []
         for start in range(0, self.out_width, pixels):
             taps = tuple(self.taps(1, x) for x in range(start, min(start + pixels, self.out_width)))
@@ -140,7 +142,7 @@ class Sliding:
         return runs
 
     def bounds(self, b: Builder, y: Value) -> tuple[Value, Value]:
-        """The valid kernel rows [r0, r1) of output row `y`, constants where they are equal for all rows."""
+        """Compute the valid kernel rows [r0, r1) for output row `y`, as constants if equal for all rows."""
         rows = set(self.rows)
         if rows == {(0, self.kernel[0])}:
             return 0, self.kernel[0]
@@ -152,7 +154,7 @@ class Sliding:
         return r0, r1
 
     def _taps_in(self, rows: Value) -> Value:
-        """Number of kernel rows in the first `rows` rows of the window (`rows` >= 0)."""
+        """Count the kernel rows in the window's first `rows` rows (`rows` >= 0)."""
         step = self.dilation[0]
         return rows if step == 1 else tirx.truncdiv(rows + (step - 1), i32(step))
 
@@ -175,18 +177,20 @@ def _column_groups(g: Sliding) -> Sequence[Columns]:
 
 
 def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
-    """The block width among `choices` that covers `width` columns in the fewest blocks; ties: the narrowest."""
+    """Choose the block width in `choices` that covers `width` columns in the fewest blocks; ties: the narrowest."""
     return min(choices, key=lambda p: (-(-width // p), p))
 
 
 def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0, start: Value = 0) -> list[Value]:
-    """Element offsets in input `index` of the rows of the window that begins `start` rows further down, as variables."""
+    """Bind the element offsets in input `index` of the window's rows, for a window that begins `start` rows further
+    down.
+    """
     taps = range(0, g.kernel[0] * g.dilation[0], g.dilation[0])
     return [k.let(k.row_offset(index, start + tap, g.row_elements), "row") for tap in taps]
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
-    """Element offsets in input `index` of the window's rows, as a buffer that a loop can index."""
+    """Store the element offsets of the window's rows in input `index` in a buffer that a loop can index."""
     if k.row_tables is not None:
         return k.row_tables[index]
     table = k.local(g.kernel[0], "rows")
@@ -202,7 +206,7 @@ def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, star
 
 @contextmanager
 def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
-    """Context for the statements of kernel row `tap`: under a test, if that row is padding for some output row."""
+    """Open a context for kernel row `tap`'s statements: under a test, if that row is padding for some output row."""
     tests = []
     if any(r[0] > tap for r in g.rows):
         tests.append(tirx.LE(r0, i32(tap)))
@@ -218,10 +222,10 @@ def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> I
 def folded_bias(
     g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int, every_column: bool = False
 ) -> np.ndarray:
-    """Bias minus zero point times the sum of valid weights, int32 [row variants, column groups, channels].
+    """Compute the bias minus zero point times the valid weights' sum, int32 [row variants, column groups, channels].
 
     `weights` is [kh, kw, inputs, channels], with 1 input for depthwise. With `every_column` all kernel columns count as
-    valid, in one column group: for kernels that add the products of the zero point in padding columns.
+    valid, in a single column group: for kernels that add the zero point's products in padding columns.
     """
     w = weights.sum(axis=2, dtype=np.int64)
     variants = g.row_variants()
@@ -234,12 +238,16 @@ def folded_bias(
 
 
 def table_width(g: Sliding) -> int:
-    """int32 words per channel in `channel_table`: three for requantization, and a bias for every set of valid taps."""
+    """Return the int32 words per channel in `channel_table`: three for requantization, and a bias for every set of
+    valid taps.
+    """
     return 3 + len(g.row_variants()) * len(g.column_groups())
 
 
 def channel_table(g: Sliding, requantize: np.ndarray, folded: np.ndarray) -> np.ndarray:
-    """Requantization and biases of each channel, int32 [channels, table_width], flattened: read through one pointer."""
+    """Join each channel's requantization and biases, int32 [channels, table_width], flattened: read through one
+    pointer.
+    """
     return np.concatenate([requantize, folded.reshape(-1, folded.shape[-1]).T], axis=1).astype(np.int32).ravel()
 
 

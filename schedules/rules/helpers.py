@@ -11,7 +11,9 @@ _COMMENT = re.compile(r"/\*.*?\*/\n", re.DOTALL)
 
 
 def needed(prelude: str, text: str) -> str:
-    """`prelude` without the helpers that `text` calls neither directly nor indirectly, and without empty conditionals."""
+    """Return `prelude` without helpers that `text` does not call, directly or indirectly, and without empty
+    conditionals.
+    """
     pieces = list(_pieces(prelude))
     uses: dict[str, set[str]] = {}
     for code, _ in pieces:
@@ -34,7 +36,7 @@ def needed(prelude: str, text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """The directives and definitions of `text`, each as a pair: without and with the comments before it."""
+    """Yield the directives and definitions in `text` as pairs: without and with the preceding comments."""
     piece = ""
     for line in text.strip("\n").splitlines():
         piece += f"{line}\n"

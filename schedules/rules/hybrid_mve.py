@@ -1,9 +1,9 @@
 """Row kernels of hybrid products (float activations stored as int8, int8 weights) for the M-profile vector extension.
 
-Activations are stored four at a time; `vcvta` rounds half away from zero. Of a product, lanes are those of one unit: `sum W
-(q - z) = sum W q - z sum W`, so the weights' sums are a constant and the zero point is taken off once a unit. The last vector
-of a row overlaps the one before, by weights of zero. How often the loop runs is read from a table: LLVM would decide by the
-number of units whether it makes vectors of a loop that it knows.
+Activations are stored four at a time; `vcvta` rounds half away from zero. A product's lanes belong to a single unit:
+`sum W (q - z) = sum W q - z sum W`, so the weights' sums are a constant and the zero point is subtracted once per unit.
+A row's last vector overlaps the previous vector, with zero weights there. The loop count is read from a table: if LLVM
+knew the count, it would decide by it whether to vectorize the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _ROWS = {2: 1, 4: 2}  # by rank, the first axis within a row of what is stored
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HybridDense:
-    """A product of rows by int8 weights [units, depth], with one scale or one a unit, and a bias. A call computes all rows."""
+    """A product of rows by int8 weights [units, depth], with a single scale or one per unit, and a bias. A call
+    computes all rows.
+    """
 
     rows: int
     weights: np.ndarray
@@ -48,19 +50,19 @@ class HybridDense:
         return -(-self.weights.shape[1] // self.lanes)
 
     def packed(self) -> np.ndarray:
-        """The weights, unit by unit and pass by pass, of which the last ends with the row."""
+        """Return the weights, unit by unit and pass by pass; the last pass ends with the row."""
         units, depth = self.weights.shape
         again = self.passes * self.lanes - depth
         whole, last = np.split(self.weights, [depth - self.lanes + again], axis=1)
         return np.concatenate([whole, np.zeros((units, again), np.int8), last], axis=1).ravel()
 
     def table(self) -> np.ndarray:
-        """How often the loop runs, then the sums of weights, less than zero where these are more."""
+        """Return the loop count, then the negated sums of weights."""
         return np.concatenate([[self.passes - 1], -self.weights.astype(np.int32).sum(1)]).astype(np.int32)
 
 
 def read_hybrid_dense(spec: OperatorSpec) -> HybridDense | None:
-    """A hybrid product of four or more; None for other operators."""
+    """Read a hybrid product with a depth of four or more; None for any other operator."""
     if spec.kind != "hybrid_dense" or len(spec.constants) != 3 or spec.constants[0].shape[1] < _LANES[-1]:
         return None
     return HybridDense(spec.output.shape[0], *spec.constants)
@@ -125,7 +127,7 @@ class _Dot:
 
 
 def quantize(spec: OperatorSpec) -> RowKernel:
-    """Kernel that stores a row of floats; all rows of a matrix in one call."""
+    """Build the kernel that stores a row of floats as int8, or all rows of a matrix in one call."""
     k, shape = KernelBuilder([_FLOAT, _FLOAT], (), ["int8"]), spec.output.shape
     low, high = spec.attributes.clamp or (-128, 127)
     rows, count = shape[0], prod(shape[_ROWS[len(shape)] :])
@@ -148,14 +150,14 @@ def quantize(spec: OperatorSpec) -> RowKernel:
 
 
 def _stores(spec: OperatorSpec) -> bool:
-    """Whether an operator stores rows of four floats or more."""
+    """Return True if an operator stores rows of four floats or more."""
     shape = spec.output.shape
     plain = len(shape) == 2 or (len(shape) == 4 and shape[0] == 1)
     return spec.kind == "hybrid_quantize" and plain and prod(shape[_ROWS[len(shape)] :]) >= LANES
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """The kernel of a hybrid product, or of what is stored for one; none for other operators."""
+    """List the kernel for a hybrid product, or for its stored activations; none for any other operator."""
     if target.vectors and _stores(spec):
         return [Variant("quantize", partial(quantize, spec))]
     op = read_hybrid_dense(spec) if target.vectors else None

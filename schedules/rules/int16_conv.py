@@ -1,12 +1,13 @@
-"""Row kernels of convolutions of int16 by int8 weights for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
+"""Row kernels of convolutions of int16 by int8 weights for the M-profile vector extension (Cortex-M55 and M85), through
+LLVM.
 
-Eight products an instruction (`vmladava`), of the rest four, then one. Their sums fit words: of the whole window where the
-weights of every channel are at most 65,535 together, else of a kernel row, after which they are added up in 64 bits. The
-reference's sums of 64 bits are the same numbers.
+Eight products per instruction (`vmladava`), then four for the rest, then one. The sums fit words: over the whole window
+if every channel's weights sum to at most 65,535, else over a kernel row, after which they are added up in 64 bits. The
+results equal the reference's 64-bit sums.
 
-Where rows of taps are whole vectors, wherever padding cuts them off, those of four channels are interleaved: what an
-instruction can reach from its register is near. Elsewhere the weights of a channel lie one behind the other, so that a row may
-begin anywhere; then two channels at a time leave registers for their addresses.
+If rows of taps are whole vectors, even when cut off by padding, four channels' rows are interleaved: everything within
+an instruction's reach is near. Otherwise each channel's weights lie one behind another, so a row may begin anywhere;
+then two channels at a time leave registers for addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _ENTRY = 3  # numbers of a channel: multiplier, bits to shift to the right less 
 
 
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
-    """A convolution of int16 by int8 weights, of zero points 0; None for other operators and for larger sums than `_MOST`."""
+    """Read a convolution of int16 by int8 weights with zero points 0; None for any other operator and for sums above
+    `_MOST`.
+    """
     given, data = spec.attributes, spec.inputs[0]
     if spec.kind != "conv2d" or len(spec.constants) != 4 or {data.dtype, spec.output.dtype} != {"int16"}:
         return None
@@ -74,7 +77,7 @@ class _Conv(OpaqueLoops):
     group = _VECTOR
 
     def pack_table(self) -> np.ndarray:
-        """The counts of loops, then the numbers of each channel."""
+        """Pack the loop counts, then each channel's numbers."""
         self.passes = self.pass_counts()
         self.by_rows = _largest(self.conv.weights, (0, 1, 2)) > _MOST
         return np.concatenate([np.array(self.passes, np.int32), self.conv.requantize.table.ravel()])
@@ -156,7 +159,7 @@ class _Conv(OpaqueLoops):
 
 
 def convolutions(spec: OperatorSpec) -> list[Variant]:
-    """Variants of a convolution, the default first, the smallest code last; none for other operators."""
+    """List a convolution's variants, the default first, the smallest code last; none for any other operator."""
     conv = read_conv(spec)
     if conv is None:
         return []
@@ -166,6 +169,6 @@ def convolutions(spec: OperatorSpec) -> list[Variant]:
 
 
 def _interleaved(conv: QuantizedConv) -> bool:
-    """Whether rows of taps are whole vectors, also where padding cuts them off."""
+    """Return True if rows of taps are whole vectors, even when cut off by padding."""
     depth, whole = conv.weights.shape[2], conv.non_contiguous or not conv.window.whole_columns
     return depth * (1 if whole else conv.weights.shape[1]) % _VECTOR == 0

@@ -1,9 +1,9 @@
 """Row kernels of int16 max pools and means for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
 
-Those of convolutions are in `int16_conv`.
+Convolutions are in `int16_conv`.
 
-Lanes are channels: eight of a maximum, four sums of a mean. Where channels are no whole vectors, the last one overlaps the one
-before, so that nothing is left to LLVM's vectoriser, whose choices an estimate of instructions could not know.
+Lanes are channels: eight for a maximum, four sums for a mean. If channels are no whole vectors, the last vector
+overlaps the previous vector, so nothing is left to LLVM's vectoriser, whose choices no estimate could predict.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class _Max(Pooling):
     lanes, most_blocks = 2 * LANES, 4
 
     def row_starts(self) -> Any:
-        """The offsets, and the rows as buffers of their own: LLVM would mix an offset into the address of every tap."""
+        """Return the row offsets, with each row as a separate buffer: LLVM would mix an offset into every tap's
+        address.
+        """
         k, rows = self.k, super().row_starts()
         self.buffers: list[Value] = []
         for row in rows if self.written_out else ():
@@ -96,8 +98,9 @@ class _Mean(OpaqueTaps):
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """The kernels of an int16 convolution, max pool, or mean that is rescaled; none for other operators, nor for pools of fewer
-    than four channels."""
+    """List the kernels for an int16 convolution, max pool, or rescaled mean; none for any other operator, nor for pools
+    with fewer than four channels.
+    """
     if not target.vectors:
         return []
     if spec.kind == "conv2d":

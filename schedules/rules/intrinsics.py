@@ -39,7 +39,7 @@ def _ror8(value: Value) -> Value:
 
 
 def pointee(address: Value) -> tuple[Value, Value]:
-    """Buffer and index of `address_of(buffer[index])`."""
+    """Return buffer and index of `address_of(buffer[index])`."""
     load = address.args[0]
     assert isinstance(load, TensorLoad)
     return load.source, load.indices[0]
@@ -77,7 +77,9 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
 
 
 def copied(count: int) -> Callable[..., Value]:
-    """A memcpy of `count` bytes from the second address to the first; they must not overlap, their types do not matter."""
+    """Return a memcpy of `count` bytes from the second address to the first; they must not overlap, their types do not
+    matter.
+    """
     size, volatile = tirx.const(count, "int32"), tirx.const(False, "bool")
     return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
 
@@ -131,7 +133,7 @@ for _item in INTRINSICS:
 
 
 def _fabs(call: Any) -> Value:
-    """`fabs` or `fabsf` of C for `tirx.fabs`, which TVM's C back end cannot lower."""
+    """Call C's `fabs` or `fabsf` for `tirx.fabs`, which TVM's C back end cannot lower."""
     dtype = str(call.ty.dtype)
     return tirx.call_pure_extern(dtype, "fabs" if dtype == "float64" else "fabsf", *call.args)
 
@@ -140,7 +142,7 @@ tirx.register_intrin_lowering("tirx.fabs", target="c", f=_fabs)
 
 
 def call(name: str, *args: Value) -> Value:
-    """The operation `tc_<name>` on `args`."""
+    """Call the operation `tc_<name>` on `args`."""
     op, dtype = _OPS[name]
     return tir.call(op, [tir.i32(a) for a in args], dtype)
 

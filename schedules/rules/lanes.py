@@ -19,7 +19,7 @@ _LARGEST = (1 << 31) - 1
 
 
 def splat(value: Value, lanes: Any = LANES) -> Value:
-    """A vector with `value` in every lane; Python integers become int32."""
+    """Return a vector with `value` in every lane; Python integers become int32."""
     return tirx.Broadcast(i32(value), lanes)
 
 
@@ -38,10 +38,10 @@ def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any)
 def each_vector(
     k: KernelBuilder, out: Value, count: int, dtype: str, value: Callable[[Value], Value], start: Value = 0
 ) -> None:
-    """Stores `count` elements, four or more, to `out` from `start` on: `value(i)` is the vector from element `i` on.
+    """Store `count` elements, four or more, to `out` from `start` on: `value(i)` is the vector from element `i` on.
 
-    Where they are no whole vectors, the last one overlaps the one before. It is computed before anything is stored, so that
-    the elements may lie where their operands do.
+    If they are no whole vectors, the last vector overlaps the previous vector. It is computed before anything is
+    stored, so elements may lie in their operands' place.
     """
     last = k.let(value(i32(count - LANES)), "last", f"{dtype}x{LANES}") if count % LANES else None
     step = best_step(count // LANES, _STEP)
@@ -52,8 +52,11 @@ def each_vector(
 
 
 def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False, even: bool = False) -> Value:
-    """SRDHM of two vectors; with `sign`, negative lanes are decremented by one, which `rounded_lanes` needs. With `even`
-    the high words are rounded down, so that what `rounded_lanes` makes of them is rounded once."""
+    """Compute SRDHM of two vectors.
+
+    With `sign`, decrement negative lanes by one, as `rounded_lanes` needs. With `even` round the high words down, so
+    that `rounded_lanes` rounds only once.
+    """
     name = "llvm.arm.mve.vqdmulh" if even else "llvm.arm.mve.vqrdmulh"
     high = k.let(tirx.call_llvm_pure_intrin("int32x4", name, acc, m), "h", "int32x4")
     if not sign:
@@ -62,21 +65,21 @@ def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False, even:
 
 
 def rounded_lanes(value: Value, shift: Value) -> Value:
-    """`value` shifted to the right by `-shift` bits, rounded half up."""
+    """Shift `value` right by `-shift` bits, rounded half up."""
     return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
 
 
 def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
-    """`MBQM` of four lanes by multiplier `m` and shift `s` (negative: to the right; None: no shift)."""
+    """Compute `MBQM` of four lanes by multiplier `m` and shift `s` (negative: right; None: no shift)."""
     high = high_lanes(k, acc, splat(m), s is not None)
     return high if s is None else rounded_lanes(high, splat(s))
 
 
 def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value | None) -> Value:
-    """Requantizes four accumulators to clamped int32 outputs; `shift` is negative (to the right).
+    """Requantize four accumulators to clamped int32 outputs; `shift` is negative (right).
 
-    `zero` is the output's zero point, loaded from memory so that layers of one shape share a kernel; None where it is always 0.
-    Limits of `q` that no int32 exceeds are left out.
+    `zero` is the output's zero point, loaded from memory so that layers of equal shape share a kernel; None if always
+    0. Limits in `q` that no int32 exceeds are left out.
     """
     value = rounded_lanes(high_lanes(k, acc, m, q.sign, q.even), shift)
     value = k.let(value if zero is None else value + splat(zero), "q", "int32x4")

@@ -1,8 +1,9 @@
-"""Kernels of operators that only copy data: rows of concatenations, padding and slices along columns or channels, and states.
+"""Kernels for operators that only copy data: rows of concatenations, padding and slices along columns or channels, and
+states.
 
-A row of the output is a sequence of runs, each contiguous in one input or filled with one value; or it is a row of one of
-several inputs. Where all runs are aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time);
-elsewhere the generic kernel, which copies element by element, is as good.
+An output row is a sequence of runs, each contiguous in an input or filled with one value; or it is a row from one of
+several inputs. If all runs are aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time);
+otherwise the generic kernel, which copies element by element, is as good.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "float32": 4}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of `bytes` bytes in every block of an output row, copied from byte `start` of that block of an input's row."""
+    """A run of `bytes` bytes in every block of an output row, copied from byte `start` in that block of an input's row."""
 
     source: int  # input; -1: no input, `fill` in every byte
     start: int
@@ -49,7 +50,7 @@ class Move:
 
 
 def read_move(spec: OperatorSpec) -> Move | None:
-    """A concat, pad or strided_slice as a `Move`; None for other operators and for other axes."""
+    """Read a concat, pad or strided_slice as a `Move`; None for any other operator or axis."""
     tensors, out = spec.inputs, spec.output
     if spec.constants or any(len(t.shape) != 4 or t.shape[0] != 1 for t in (*tensors, out)):
         return None
@@ -100,7 +101,7 @@ def _slice(given: Attributes, shape: tuple[int, ...], out: TensorType) -> Move |
 
 
 def _unit(move: Move, vectors: bool) -> int:
-    """The alignment of all runs in bytes: 16, 8, 4 or less; without vectors at most 4."""
+    """Return the alignment of all runs in bytes: 16, 8, 4 or less; without vectors at most 4."""
     marks = [move.strides[r.source] for r in move.runs if r.source >= 0]
     marks += [v for r in move.runs for v in (r.start, r.bytes)]
     unit = gcd(*marks, 16)
@@ -146,7 +147,7 @@ class _Mover:
                 at += run.bytes
 
     def _run(self, run: Run, to: Value, block: Value) -> None:
-        """Emits the copy of one run, up to `_STEP` units per loop iteration."""
+        """Emit the copy of a run, up to `_STEP` units per loop iteration."""
         k, count = self.k, run.bytes // self.unit
         step = best_step(count, _STEP)
         hop = self.unit // self.each
@@ -169,9 +170,10 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of operators that only copy (`Move`): by vectors of 16 or 8 bytes, where the core has them, then by words.
+    """List the variants for operators that only copy (`Move`): by vectors of 16 or 8 bytes, if the core has them, then
+    by words.
 
-    There are none where runs are not aligned to words.
+    There are none if runs are not aligned to words.
     """
     if spec.kind == "assign_state":
         return _states(spec, target)
@@ -185,7 +187,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def _states(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of the operator that writes a state (`passes.states`), from the first byte to the last."""
+    """List the variants for the operator that writes a state (`passes.states`), from the first byte to the last."""
     given = spec.attributes.runs or ()
     runs = [Run(*given[k : k + 3]) for k in range(0, len(given), 3)]
     unit = gcd(*(v for r in runs for v in (r.start, r.bytes)), 16)
@@ -196,8 +198,11 @@ def _states(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def _state_kernel(spec: OperatorSpec, runs: list[Run], unit: int) -> RowKernel:
-    """A kernel that writes a state's new value by units of so many bytes. What it reads of the old value, which the last input
-    and the output both are, it reads before it writes there: no run comes from further up than it goes."""
+    """Build a kernel that writes a state's new value in units of `unit` bytes.
+
+    The last input and the output are both the state. Every read of the old value comes before a write there: no run
+    comes from further up than it goes.
+    """
     k = KernelBuilder([t.dtype for t in spec.inputs], (), [spec.output.dtype])
     item, each = ("int32", 4) if unit == 4 else ("int8", 1)
     hop, state = unit // each, len(spec.inputs) - 1

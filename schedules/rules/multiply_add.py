@@ -1,6 +1,6 @@
-"""Products that are added to a sum, in generic kernels of float32, as one instruction of the floating-point unit.
+"""Products added to a sum, in generic float32 kernels, as a single floating-point instruction.
 
-A C compiler that keeps to C99 does not join them. The instruction rounds twice, as C99 has it, so results stay the same.
+A C compiler that keeps to C99 does not join them. The instruction rounds twice, as in C99, so results stay the same.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tvm_cascade.schedules.tir.macs import is_mac
 
 
 def joins_products(target: KernelTarget) -> bool:
-    """Whether kernels of a target gain by it: LLVM joins them, or makes vectors of them, by itself."""
+    """Return True if a target's kernels gain by it: LLVM joins products, or vectorizes them, by itself."""
     return target.core.fpu and "float_fpu" in target.core.rules and target.backend == "c"
 
 
 def with_joined_products(func: PrimFunc) -> PrimFunc:
-    """`func` with `s = s + a * b` of float32 as a call of the intrinsic `mlaf`."""
+    """Replace float32 `s = s + a * b` in `func` by a call to the intrinsic `mlaf`."""
 
     def joined(store: Any) -> Any:
         if not is_mac(store) or dtype_of(store.value) != "float32":

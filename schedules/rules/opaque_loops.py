@@ -1,6 +1,6 @@
-"""Loops over kernel rows whose number of iterations LLVM does not know.
+"""Loops over kernel rows with an iteration count hidden from LLVM.
 
-LLVM would write out loops of known counts, move the loads of all iterations to the front and spill registers.
+LLVM would write out loops with known counts, move all iterations' loads to the front and spill registers.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from tvm_cascade.schedules.tir import Value, i32
 
 
 class OpaqueLoops(ConvRow):
-    """A convolution whose loops take their counts from the first numbers of its table, an int32 one."""
+    """A convolution whose loops take their counts from the first numbers in its int32 table."""
 
     passes: list[int]  # what `pass_counts` returned, which the table begins with
 
     def pass_counts(self) -> list[int]:
-        """The counts of the loops over a kernel row, ascending."""
+        """Return the counts of the loops over a kernel row, ascending."""
         rows = [t.split(taps) for t in self.part_kernels for taps in t.run_lengths()]
         return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
-        """Iterations, and steps of `group` taps per iteration, of the loop over `taps` taps of a kernel row."""
+        """Return iterations, and steps of `group` taps per iteration, for the loop over `taps` taps in a kernel row."""
         count = taps // self.group
         step = best_step(count, self.blocking.step, self.blocking.unroll)
         return (count // step, step) if count else (0, 0)
 
     def loop(self, passes: int) -> AbstractContextManager[Value]:
-        """A loop of `passes` iterations; of one, the body without a loop."""
+        """Open a loop of `passes` iterations; for one, the body without a loop."""
         if passes == 1:
             return self.k.loop(1, "i")
         loaded = self.k.let(self.table[i32(self.passes.index(passes))], "passes")

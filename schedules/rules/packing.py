@@ -56,7 +56,7 @@ def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarr
 def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """Pack as `interleave` does, but with the tail in groups of eight, too: `[rest / 8][block][8]`.
 
-    The number of outputs must be a multiple of `block`, and that of tail values a multiple of eight.
+    The number of outputs must be a multiple of `block`, the number of tail values a multiple of eight.
     """
     kh, kw, ic, oc = weights.shape
     length = kw * ic

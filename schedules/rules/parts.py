@@ -1,10 +1,10 @@
 """Convolutions fused with a concat of their input along the channels (`passes.rewrite_for_memory`).
 
-The concat is removed, and the kernel reads its parts. A 1 x 1 convolution gathers the pixels of a block: copies their
-parts side by side into scratch, once for all output channels, at the cost of an instruction or two per four bytes; the
-kernel then reads them as it would read the concat. Larger windows would take more scratch: there each part has a part
-kernel, an ordinary convolution that adds to the same accumulators. Only where tables requantize parts are larger windows
-gathered, too. A depthwise convolution reads each part directly: an output channel depends on one part only.
+The concat is removed, and the kernel reads its parts. A 1 x 1 convolution gathers a block's pixels: it copies their
+parts side by side into scratch, once for all output channels, at an instruction or two per four bytes; the kernel then
+reads them like the concat. Larger windows would take more scratch: there each part has a part kernel, an ordinary
+convolution that adds to the same accumulators. Larger windows are gathered only if tables requantize parts. A depthwise
+convolution reads each part directly: an output channel depends on a single part.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ class Source:
     lowest: int = 0  # the least value of the tensor's type
 
     def load(self, place: Value) -> Value:
-        """The (requantized) element at `place` as an int32."""
+        """Load the (requantized) element at `place` as an int32."""
         value = self.x[place].astype("int32")
         return value if self.table is None else self.table[value - self.lowest].astype("int32")
 
 
 def inputs_of(conv: QuantizedConv) -> list[str]:
-    """Element types of a kernel's inputs, one for each part."""
+    """List the element types of a kernel's inputs, one per part."""
     return [conv.dtype] * max(len(conv.parts), 1)
 
 
 def tables_of(conv: QuantizedConv) -> list[np.ndarray]:
-    """The tables that requantize parts: the last constants of the kernel."""
+    """List the tables that requantize parts: the kernel's last constants."""
     return [p.table for p in conv.parts if p.table is not None]
 
 
 def gathers(conv: QuantizedConv) -> bool:
-    """Whether the kernel gathers the parts of windows in scratch, instead of reading each part directly."""
+    """Return True if the kernel gathers the windows' parts in scratch, instead of reading each part directly."""
     small = conv.window.kernel == (1, 1) or bool(tables_of(conv))
     return bool(conv.parts) and not conv.depthwise and small
 
 
 def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
-    """The convolution of one part: its channels and their weights; all else, bias included, is the whole's."""
+    """Make the convolution for one part: its channels and weights; everything else, bias included, is the whole's."""
     first, part = sum(p.channels for p in conv.parts[:index]), conv.parts[index]
     window = replace(conv.window, channels=part.channels)
     return replace(conv, window=window, weights=conv.weights[:, :, first : first + part.channels], parts=())
 
 
 def in_eights(conv: QuantizedConv) -> bool:
-    """Whether all channel counts that a convolution reads contiguously (per part or group) are multiples of eight."""
+    """Test that all channel counts a convolution reads contiguously (per part or group) are multiples of eight."""
     in_place = bool(conv.parts) and not gathers(conv)
     whole = conv.window.channels // conv.groups
     return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if in_place else [whole]))
 
 
 def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:
-    """The inputs of a kernel, in order of their channels."""
+    """List a kernel's inputs, in channel order."""
     if not conv.parts:
         return [Source(k.view(k.inputs[0][0], conv.dtype, "xs"), conv.window, 0)]
     made, first, table = [], 0, len(k.constants) - len(tables_of(conv))
@@ -85,17 +85,17 @@ def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:
 
 
 def gathered_bytes(conv: QuantizedConv, pixels: int) -> int:
-    """Bytes of scratch for the gathered windows of `pixels` neighbouring pixels, 0 where none are gathered."""
+    """Return the scratch bytes for the gathered windows of `pixels` neighbouring pixels, 0 if none are gathered."""
     return conv.window.kernel[0] * _pitch(conv.window, pixels) if gathers(conv) else 0
 
 
 def _pitch(g: Sliding, pixels: int) -> int:
-    """Bytes of one row of the gathered windows of `pixels` neighbouring pixels."""
+    """Return the bytes of a row in the gathered windows of `pixels` neighbouring pixels."""
     return ((min(pixels, g.out_width) - 1) * g.strides[1] + g.kernel[1]) * g.channels
 
 
 class Gather:
-    """Emits the gathering of the windows of a block of up to `pixels` pixels in scratch."""
+    """Emitter that gathers the windows for a block of up to `pixels` pixels in scratch."""
 
     def __init__(self, k: KernelBuilder, conv: QuantizedConv, pixels: int) -> None:
         self.k, self.g = k, conv.window
@@ -104,7 +104,9 @@ class Gather:
         self.x = k.view(k.scratch, conv.dtype, "window")
 
     def rows(self) -> list[Value]:
-        """Element offsets of a gathered window's rows in scratch; also binds those of its parts' rows (`starts`)."""
+        """Return the element offsets of a gathered window's rows in scratch; bind the parts' row offsets (`starts`)
+        too.
+        """
         self.starts = [row_offsets(self.k, s.window, s.index) for s in self.sources]
         return [i32(r * self.pitch) for r in range(self.g.kernel[0])]
 
@@ -122,7 +124,7 @@ class Gather:
                         self._copy(source, px * g.channels + (r * self.pitch + source.first), at + px * channels)
 
     def _copy(self, source: Source, to: Value, at: Value) -> None:
-        """Emits the copy of one pixel of a part."""
+        """Emit the copy of a part's pixel."""
         k, channels = self.k, source.window.channels
         words = source.table is None and (channels | source.first | self.g.channels) % 4 == 0
         unit = 1 if not words else 16 if channels % 16 == 0 else 4

@@ -1,7 +1,7 @@
 """Accumulating kernels of global average pools for DSP and MVE cores (`schedules.kernels.accumulate`).
 
-Each call adds some pixels of the map to one int32 sum per channel: DSP cores sum four channels at a time in two pairs of
-halfwords before they widen them, MVE cores sixteen. The last call also computes the averages (`schedules.rules.pooling`).
+Each call adds some pixels of the map to an int32 sum per channel: DSP cores sum four channels at a time in two halfword
+pairs before they widen them, MVE cores sixteen. The last call also computes the averages (`schedules.rules.pooling`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tvm_cascade.schedules.tir import Value, address_of, i32, kernel_function, p
 
 
 def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
-    """The accumulating kernel of a global average pool for a core; `generic` where none of this module applies."""
+    """Build a core's accumulating kernel for a global average pool; return `generic` if no kernel in this module
+    applies.
+    """
     pool = read_pool(spec) if target.tunable else None
     if pool is None or pool.kind != "average" or prod(spec.output.shape) != pool.window.channels:
         return generic
@@ -37,7 +39,7 @@ def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) ->
 
 
 class _Sum(Scalar):
-    """Builder of the kernel: `add` the pixels of a call, and in the last call compute the averages of all channels."""
+    """Builder of the kernel: `add` a call's pixels, and in the last call compute all channels' averages."""
 
     lanes = 1
 
@@ -104,7 +106,7 @@ class _Vectors(_Sum):
 
 
 def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKernel:
-    """The finished kernel, with the parameters that `Accumulating` specifies."""
+    """Build the finished kernel, with the parameters specified by `Accumulating`."""
     kept = [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role in (Role.INPUT, Role.CONSTANT)]
     kept += [(acc, Param(Role.ACCUMULATOR, 0, "int32")), (k.outputs[0], Param(Role.OUTPUT, 0, kept[0][1].dtype))]
     kept += [(begin, Param(Role.BEGIN, 0, "int32")), (end, Param(Role.END, 0, "int32"))]

@@ -1,8 +1,8 @@
 """Row kernels of max and average pools and of means over rows and columns.
 
-Columns are split into edges and interior like those of convolutions. Scalar cores take one channel at a time, DSP cores
-four (`smax8` or pairs of halfword sums), MVE cores sixteen (max) or eight (average). An average divides by its number of
-taps, on MVE by a multiplication that is checked at compile time for every possible sum.
+Columns are split into edges and interior as in convolutions. Scalar cores take one channel at a time, DSP cores four
+(`smax8` or pairs of halfword sums), MVE cores sixteen (max) or eight (average). An average divides by its number of
+taps, on MVE by a multiplication checked at compile time for every possible sum.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Pool:
 
 
 def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -> Pool | None:
-    """A pool or mean of one of `dtypes` as a `Pool`; None for other operators, and for forms that the kernels do not know."""
+    """Read a pool or mean with a type in `dtypes` as a `Pool`; None for any other operator, and for forms unknown to
+    the kernels.
+    """
     kind, data, given = spec.kind, spec.inputs[0], spec.attributes
     if kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean") or len(data.shape) != 4:
         return None
@@ -78,7 +80,7 @@ def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -
 
 
 def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
-    """A mean over rows and columns, whatever shape its output has."""
+    """Read a mean over rows and columns, for any output shape."""
     if spec.attributes.axes != (1, 2):
         return None
     _, height, width, channels = spec.inputs[0].shape
@@ -87,7 +89,7 @@ def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
 
 
 def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
-    """An average that is rescaled by a multiplier, over windows without padding; None without a short requantization."""
+    """Read an average rescaled by a multiplier, over windows without padding; None without a short requantization."""
     given, dtype = spec.attributes, spec.inputs[0].dtype
     if given.multiplier is None or given.shift is None:
         return None
@@ -118,8 +120,9 @@ class Pooling(ABC):
             self.numbers = [k.let(table[i32(i)], "number") for i in range(numbers[0].size)]
 
     def table(self) -> list[int]:
-        """The numbers of a rescaled average: its multiplier, addend and shift, and its zero point times the taps; of other
-        pools none."""
+        """Return a rescaled average's numbers: multiplier, addend and shift, and zero point times taps; empty for all
+        other pools.
+        """
         q = self.pool.requantize
         return [] if q is None else [*map(int, q.table[0]), self.pool.input_zero_point * self.pool.taps]
 
@@ -144,11 +147,11 @@ class Pooling(ABC):
                     self.finish(acc_of_last, x * g.channels + last)
 
     def row_starts(self) -> Any:
-        """Where the rows of the window begin: element offsets, by row."""
+        """Return the starts of the window's rows: element offsets, by row."""
         return row_offsets(self.k, self.g) if self.written_out else row_bases(self.k, self.g)
 
     def _combined(self, group: Columns, x: Value, channel: Value) -> Value:
-        """The accumulators of the channels from `channel` on, of the output pixel in column `x`."""
+        """Compute the accumulators for the channels from `channel` on, for the output pixel in column `x`."""
         g, acc = self.g, self.start()
         self.window(acc, group, (x * g.strides[1] - g.padding[1] + group.k0) * g.channels + channel)
         return acc
@@ -189,7 +192,7 @@ class Pooling(ABC):
         return tirx.max(tirx.min(value, i32(hi)), i32(lo))
 
     def averaged(self, total: Value) -> Value:
-        """The average (clamped int32) of a sum of all taps."""
+        """Compute the average (clamped int32) from a sum over all taps."""
         k, n, q = self.k, self.pool.taps, self.pool.requantize
         if q is not None:
             m, addend, e, zero = self.numbers
@@ -202,8 +205,9 @@ class Pooling(ABC):
 
 
 class OpaqueTaps(Pooling):
-    """A sum whose loop over the taps of a row takes its count from the table: LLVM would write out a loop that it knows, and
-    compute the address of every tap that is too far from the first."""
+    """A sum whose loop over a row's taps takes its count from the table: LLVM would write out a loop with a known
+    count, and compute the address of every tap too far from the first.
+    """
 
     def __init__(self, pool: Pool) -> None:
         columns, near = pool.window.kernel[1], max(_REACH // pool.window.channels, 1)
@@ -280,7 +284,7 @@ class _Words(Pooling):
 
 
 def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
-    """Two words of halfword pairs, as `sxtab16` sums them, widened to four int32 sums in the order of their channels."""
+    """Widen two words of halfword pairs, as summed by `sxtab16`, to four int32 sums in channel order."""
     both = [k.let(pairs[i32(i)], "pair") for i in range(2)]
     low, high = [p.astype("int16").astype("int32") for p in both], [tirx.shift_right(p, i32(16)) for p in both]
     return [*low, *high]
@@ -333,7 +337,7 @@ class _VectorAverage(Pooling):
         put(k, self.out, place, both.astype("int8x8"), 8)
 
     def _four(self, total: Value) -> Value:
-        """The averages (clamped int32) of a vector of four sums."""
+        """Compute the averages (clamped int32) from a vector of four sums."""
         k, q, (lo, hi) = self.k, self.pool.requantize, self.pool.clamp
         if q is not None:
             m, _, e, zero = self.numbers
@@ -356,7 +360,9 @@ class _VectorAverage(Pooling):
 
 
 def reciprocal(n: int, most: int) -> tuple[int, int]:
-    """`(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v up to `most` times n plus n / 2."""
+    """Find `(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v up to `most` times n plus n /
+    2.
+    """
     sums = np.arange(n * most + n // 2 + 1, dtype=np.int64)
     for shift in range(23, 0, -1):
         factor = -(-(1 << shift) // n)
@@ -366,7 +372,7 @@ def reciprocal(n: int, most: int) -> tuple[int, int]:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of pools and means, the widest that the core has first."""
+    """List the variants for pools and means, the core's widest first."""
     pool = read_pool(spec)
     if pool is None:
         return []
@@ -381,7 +387,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def served(pool: Pool, forms: Sequence[tuple[str, type[Pooling]]]) -> list[Variant]:
-    """Variants of those forms, each with its name, that can do a pool's number of channels."""
+    """List the variants among those forms, each with its name, that can do a pool's number of channels."""
     channels = pool.window.channels
     able = [(n, f) for n, f in forms if channels % f.lanes == 0 or (f.overlaps and channels > f.lanes)]
     return [Variant(name, lambda form=form: form(pool).build()) for name, form in able]

@@ -1,4 +1,4 @@
-"""`portable`: kernels for other machines as functions that this one runs, instruction by instruction the same bits."""
+"""`portable`: kernels for foreign machines as functions for this machine, instruction by instruction the same bits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Make = Callable[..., Value]
 
 
 class NotPortableError(Exception):
-    """Raised for an instruction of another machine that nothing stands for; the message has its name."""
+    """Raised for a foreign instruction without a substitute; the message has its name."""
 
 
 def portable(func: PrimFunc) -> PrimFunc:
-    """`func` with operations that LLVM has for every machine, in place of those of ARM and of helpers in C."""
+    """Replace ARM's operations and C helpers in `func` by operations that LLVM has for every machine."""
     return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, _expanded), func.ret_type, func.attrs)
 
 
@@ -68,7 +68,7 @@ def _halves(word: Value) -> Value:
 
 
 def _every_other(word: Value, first: int) -> Value:
-    """Bytes `first` and `first + 2` of a word, widened to halves of one."""
+    """Widen bytes `first` and `first + 2` of a word to two halves."""
     lanes = [tir.i32(first), tir.i32(first + 2)]
     return tirx.Shuffle([tirx.reinterpret("int8x4", word)], lanes).astype("int16x2")
 
@@ -90,7 +90,7 @@ _HELPERS: Mapping[str, _Make] = {"tc_copy16": copied(16), "tc_copy4": copied(4)}
 
 
 def _of_sign(value: Value, unsigned: Value) -> Value:
-    """A vector widened to int32, its elements taken for unsigned ones where that flag is set."""
+    """Widen a vector to int32, with elements taken as unsigned if the flag is set."""
     if tir.int_value(unsigned) and dtype_of(value).startswith("int"):
         value = tirx.reinterpret(f"u{dtype_of(value)}", value)
     return _wide(value)
@@ -103,7 +103,7 @@ def _vmldava(unsigned: Value, minus: Value, crossed: Value, total: Value, a: Val
 
 
 def _high(rounding: int) -> _Make:
-    """The high halves of doubled products, saturated."""
+    """Make the function that computes the high halves of doubled products, saturated."""
 
     def high(a: Value, b: Value) -> Value:
         product = _wide(a, "int64") * _wide(b, "int64") + _splat(rounding, a)
@@ -114,7 +114,7 @@ def _high(rounding: int) -> _Make:
 
 
 def _shifted(value: Value, shift: Value, saturating: Value, rounding: Value, unsigned: Value) -> Value:
-    """Lanes shifted to the left by `shift`, or to the right and rounded half up where it is negative."""
+    """Shift lanes left by `shift`, or right and rounded half up if it is negative."""
     if tir.int_value(saturating) or tir.int_value(unsigned) or not tir.int_value(rounding):
         raise NotPortableError("vshl")
     left = tirx.shift_left(_wide(value, "int64"), _wide(shift, "int64") + _splat(32, value))
@@ -133,7 +133,7 @@ def _element(value: Value) -> str:
 
 
 def _gathered(address: Value, offsets: Value, bits: Value, shift: Value, unsigned: Value) -> Value:
-    """Elements at offsets from an address, in elements of its buffer, whose size `bits` and `shift` name too."""
+    """Load elements at offsets from an address, in elements of its buffer, whose size `bits` and `shift` name too."""
     source, first = pointee(address)
     if f"{tir.int_value(bits)}" != _element(offsets).lstrip("uint") or 8 << (
         tir.int_value(shift) or 0

@@ -18,7 +18,7 @@ RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the ker
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One input of a concat along the channels that is fused into a convolution (`schedules.rules.parts`)."""
+    """An input to a concat along the channels that is fused into a convolution (`schedules.rules.parts`)."""
 
     channels: int
     table: np.ndarray | None = None  # [256] by which its values are requantized; None: they are not
@@ -28,8 +28,8 @@ class Part:
 class QuantizedConv:
     """An 8-bit convolution, NHWC with batch 1.
 
-    `weights` is [kh, kw, inputs, outputs] with the zero point subtracted: int16 where a difference needs nine bits, else
-    int8; inputs are those of one group. A depthwise convolution has 1 input, and channels times `multiplier` outputs.
+    `weights` is [kh, kw, inputs, outputs] with the zero point subtracted: int16 if a difference needs nine bits, else
+    int8; inputs count per group. A depthwise convolution has 1 input, and channels times `multiplier` outputs.
     """
 
     window: Sliding
@@ -47,7 +47,7 @@ class QuantizedConv:
 
     @property
     def non_contiguous(self) -> bool:
-        """Whether the inputs of neighbouring taps of a kernel row are not adjacent in memory."""
+        """Return True if neighbouring taps in a kernel row have inputs that are not adjacent in memory."""
         return self.groups > 1 or self.window.dilation[1] > 1
 
     @property
@@ -55,7 +55,8 @@ class QuantizedConv:
         return self.weights.shape[-1]
 
     def without_values(self) -> QuantizedConv:
-        """The same with zeros for all that kernels read from tables: weights, biases, requantization constants, zero points.
+        """Return the convolution with zeros for everything that kernels read from tables: weights, biases,
+        requantization constants, zero points.
 
         The general form of requantization keeps its zero point.
         """
@@ -67,7 +68,9 @@ class QuantizedConv:
 
     @property
     def form(self) -> Hashable:
-        """All that tells this convolution from others, but for the values of its constants. For one without `parts`."""
+        """Return everything that distinguishes this convolution, except the constants' values. For a convolution
+        without `parts`.
+        """
         given = [getattr(record, f.name) for record in (self, self.requantize) for f in fields(record)]
         return tuple(
             (v.shape, str(v.dtype)) if isinstance(v, np.ndarray) else v for v in given if v is not self.requantize
@@ -75,15 +78,15 @@ class QuantizedConv:
 
 
 def blank(array: np.ndarray) -> np.ndarray:
-    """Zeros of an array's shape and type, all of them one element of memory."""
+    """Return zeros in an array's shape and type, all in one element of memory."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
-    """A convolution as a `QuantizedConv`; None for other operators, and for forms that the kernels do not know.
+    """Read a convolution as a `QuantizedConv`; None for any other operator, and for forms unknown to the kernels.
 
-    They know 8-bit tensors with int8 weights of one zero point; batch 1; padding at the top of at most the input's height;
-    no dilation of rows in combination with a row table.
+    The kernels know 8-bit tensors with int8 weights and a single zero point; batch 1; padding at the top of at most the
+    input's height; no row dilation together with a row table.
     """
     if spec.kind in ("concat_conv2d", "concat_depthwise_conv2d"):
         return _read_parts(spec, spec.kind.removeprefix("concat_"))
@@ -108,7 +111,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
 
 
 def centred(weights: np.ndarray, zero_point: int) -> np.ndarray:
-    """int8 weights less their zero point, as int16 where int8 cannot hold a difference."""
+    """Subtract the zero point from int8 weights; return int16 if int8 cannot hold a difference."""
     if weights.dtype == np.int8 and not zero_point:
         return weights
     wide = weights.astype(np.int16) - np.int16(zero_point)
@@ -116,9 +119,9 @@ def centred(weights: np.ndarray, zero_point: int) -> np.ndarray:
 
 
 def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
-    """A convolution fused with a concat of its input: read as if the concat existed, then given its `parts`.
+    """Read a convolution fused with a concat of its input: as if the concat existed, then with its `parts`.
 
-    The tables of parts are the first constants.
+    The parts' tables are the first constants.
     """
     which, tables, constants = spec.attributes.table_of_part or (), spec.constants[:-4], spec.constants[-4:]
     shapes, dtype = [t.shape for t in spec.inputs], spec.inputs[0].dtype
@@ -173,7 +176,7 @@ class _Layer:
 
 @lru_cache(maxsize=256)  # kernels of a row, of some pixels and of several rows share a layer
 def _requantized(layer: _Layer) -> tuple[np.ndarray, np.ndarray, Requantize]:
-    """Weights, bias and requantization of a layer, channels of constant output replaced by weights of 0."""
+    """Return a layer's weights, bias and requantization, with constant-output channels replaced by zero weights."""
     weights, outputs, (zero_in, zero_out) = layer.weights, layer.outputs, layer.zero_points
     _, bias, *ratio = layer.constants
     lo, hi = layer.clamp

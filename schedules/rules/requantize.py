@@ -72,8 +72,11 @@ def plan_requantize(
     clamp: tuple[int, int],
     even: bool = False,
 ) -> Requantize:
-    """The short form where it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general one.
-    With `even` both round once, half to even."""
+    """Plan the short form if it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general
+    form.
+
+    With `even` both round once, half to even.
+    """
     m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
     lo, hi = clamp
     reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
@@ -97,8 +100,10 @@ def may_tie(m: np.ndarray, s: np.ndarray, most: np.ndarray) -> bool:
 def reference(
     acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int], even: bool = False
 ) -> np.ndarray:
-    """`clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; shifts `s` are negative to the right. With `even`
-    the product is rounded once, half to even."""
+    """Compute `clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; negative shifts `s` go right.
+
+    With `even` the product is rounded once, half to even.
+    """
     if even:
         product, shift = acc * m, 31 - np.asarray(s, np.int64)
         odd = (product >> shift) & 1
@@ -120,10 +125,10 @@ def constant_channels(
     clamp: tuple[int, int],
     even: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which channels (bool [channels]) have the same output for every input, and that output (int64 [channels]).
+    """Find the channels (bool [channels]) with the same output for every input, and that output (int64 [channels]).
 
-    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded), so it is constant where
-    it is equal at both bounds. Trained networks have such channels, with weights of 0 and biases beyond 2^30.
+    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded), so it is constant if
+    equal at both bounds. Trained networks have such channels, with zero weights and biases beyond 2^30.
     """
     low, high = (reference(a, m, s, zero_point, clamp, even) for a in (acc_lo, acc_hi))
     safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
@@ -147,7 +152,7 @@ def _refusal(m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarra
 def accumulator_bounds(
     weights: np.ndarray, bias: np.ndarray, input_zero_point: int, input_range: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest and largest accumulator of each channel over all inputs; `weights` is [taps, channels].
+    """Compute each channel's smallest and largest accumulator over all inputs; `weights` is [taps, channels].
 
     Padding contributes 0, which lies between the two.
     """
@@ -174,14 +179,16 @@ def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Val
 
 
 def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
-    """The form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, of which the high words suffice."""
+    """Emit the form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, which needs only high words."""
     wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
     return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
 
 
 def _wide(b: Builder, q: Requantize, acc: Value, m: Value, low: Value, shift: Value) -> Value:
-    """`(acc M + (acc >> 31) + 2^(56 + e)) >> (57 + e)` with `M = (m << 25) + low`: the product's high words suffice."""
+    """Emit `(acc M + (acc >> 31) + 2^(56 + e)) >> (57 + e)` with `M = (m << 25) + low`: the product's high words
+    suffice.
+    """
     wide, sign = acc.astype("int64"), tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     rest = b.let(tirx.shift_right(wide * low.astype("int64") + sign, tirx.const(WIDE_LOW, "int64")), "rest", "int64")
     high = b.let(tirx.shift_right(wide * m.astype("int64") + rest, tirx.const(32, "int64")).astype("int32"), "h")
@@ -201,7 +208,7 @@ def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:
 
 
 def _general_even(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
-    """`acc m 2^(shift - 31) + zo` in 64 bits, rounded once, half to even, and saturated."""
+    """Emit `acc m 2^(shift - 31) + zo` in 64 bits, rounded once, half to even, and saturated."""
     product = b.let(acc.astype("int64") * m.astype("int64"), "p", "int64")
     down = b.let(tirx.const(31, "int64") - shift.astype("int64"), "down", "int64")
     odd = tirx.bitwise_and(tirx.shift_right(product, down), tirx.const(1, "int64"))
@@ -212,7 +219,7 @@ def _general_even(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value)
 
 
 def _general(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
-    """`MBQM(acc, m, shift) + zo` in 64 bits."""
+    """Emit `MBQM(acc, m, shift) + zo` in 64 bits."""
     left = b.let(tirx.max(shift, tirx.const(0, "int32")), "left")
     right = b.let(tirx.max(0 - shift, tirx.const(0, "int32")), "right")
     shifted = tirx.shift_left(acc.astype("uint32"), left.astype("uint32")).astype("int32")  # it may wrap

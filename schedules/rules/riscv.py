@@ -1,8 +1,8 @@
-"""Row kernels for RISC-V without vectors: those of `cortex_m_scalar`, two taps of a convolution an iteration.
+"""Row kernels for RISC-V without vectors: as in `cortex_m_scalar`, with two taps of a convolution per iteration.
 
-An iteration of up to nine taps saves the ends of loops. But GCC moves its loads to its front, and holds more values than there
-are registers: over the shapes of `testing.estimate_cases` convolutions then take 1.16 times the instructions of the best
-variant, with two taps 1.01 times.
+An iteration with up to nine taps saves loop ends. But GCC moves its loads to the front, and holds more values than
+there are registers: over the shapes in `testing.estimate_cases` convolutions then take 1.16 times the best variant's
+instructions, with two taps 1.01 times.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ BLOCKING = Blocking(pixels=4, channels=2, unroll=1, step=2)
 
 
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
-    """Variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
+    """List the variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
     return cortex_m_scalar.scalar_variants(spec, BLOCKING)

@@ -27,9 +27,9 @@ _WHOLE = ("assign_state",)  # kinds whose kernels compute everything in one call
 
 
 def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """The variants of an operator for a core, the default first.
+    """List an operator's variants for a core, the default first.
 
-    They come from one rule set: the first of the core's rule sets with a variant that applies.
+    They come from a single rule set: the core's first rule set with an applicable variant.
     """
     for name in target.core.rules:
         if listed := _rule_set(name)(spec, target):
@@ -39,20 +39,20 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 @cache
 def _rule_set(name: str) -> RuleSet:
-    """The function `variants` of a rule set, whose module is imported when a core asks for it."""
+    """Return a rule set's function `variants`; import its module when a core asks for it."""
     return import_module(f"tvm_cascade.schedules.rules.{name}").variants
 
 
 def _of_set(name: str, variant: Variant) -> Variant:
-    """The variant under its full name, which its kernel bears as well."""
+    """Give the variant, and its kernel, the full name."""
     full = f"{name}.{variant.name}"
     return replace(variant, name=full, make=lambda: replace(variant.make(), rule=full, scheduled=True))
 
 
 def first_variant(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> Variant | None:
-    """The variant that `target` chooses for an operator's shape, else the default; None where none applies.
+    """Return the variant that `target` chooses for an operator's shape, else the default; None if none applies.
 
-    With `small` the last one: rule sets list the smallest code last.
+    With `small` return the last: rule sets list the smallest code last.
     """
     wanted = target.choice(shape_key(spec)) if target.choices else None
     listed = sorted(variants_of(spec, target), key=lambda v: v.name != wanted)
@@ -60,13 +60,13 @@ def first_variant(spec: OperatorSpec, target: KernelTarget, small: bool = False)
 
 
 def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> RowKernel | None:
-    """The kernel of the `first_variant`."""
+    """Build the kernel of the `first_variant`."""
     variant = first_variant(spec, target, small)
     return None if variant is None else variant.make()
 
 
 def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarget) -> RowKernel:
-    """The row kernel of an operator for a core: from a performance schedule, or the generic one where none applies.
+    """Choose an operator's row kernel for a core: from a performance schedule, or the generic kernel if none applies.
 
     `tensors` are its inputs and outputs.
     """
@@ -79,6 +79,6 @@ def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarge
 
 
 def generic_kernels(kernel: RowKernel, target: KernelTarget) -> list[RowKernel]:
-    """The generic kernel of an operator, and before it the one whose sums of products are in instructions of the target."""
+    """List an operator's generic kernels: first with sums of products in target instructions, then plain."""
     products = with_dot_products(kernel, target)
     return [kernel] if products is None else [products, kernel]

@@ -2,13 +2,13 @@
 
 A row of classes takes three passes: its maximum, the sum of `exps[max - x]` in Q12.19, and `exps[max - x]` times the
 sum's reciprocal. The lowered operator has the 256 exponentials (Q0.31) as its constant; the reciprocal takes three
-Newton steps of 32 bits, once a row. With an exponential a, the reciprocal h and e bits to drop, two roundings to nearest
-equal one shift, since all values are positive:
+Newton steps in 32 bits, once per row. With an exponential a, the reciprocal h and e bits to drop, two roundings to
+nearest equal a single shift, since all values are positive:
 
     (SRDHM(a, h) + 2^(e-1)) >> e = (a h + 2^30 + 2^(30+e)) >> (31 + e)
 
-So one product of 32 by 32 bits is added to a constant, and its high word used. On MVE `vqrdmulh` is SRDHM and `vrshl` the
-other rounding.
+So a 32 by 32 bit product is added to a constant, and its high word used. On MVE `vqrdmulh` is SRDHM and `vrshl` the
+second rounding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Softmax:
 
 
 def read_softmax(spec: OperatorSpec) -> Softmax | None:
-    """A softmax operator as a `Softmax`; None for other operators, element types and forms."""
+    """Read a softmax operator as a `Softmax`; None for any other operator, element type or form."""
     if spec.kind != "softmax" or len(spec.constants) != 1 or spec.constants[0].shape != (256,):
         return None
     *lead, classes = spec.inputs[0].shape
@@ -87,7 +87,7 @@ class _Scalar:
             self.finish(at, to, top, scale, shift)
 
     def top(self, at: Value) -> Value:
-        """The largest value of the row of classes that begins at element `at`."""
+        """Compute the largest value in the row of classes beginning at element `at`."""
         k = self.k
         acc = k.local(1, "top")
         k.store(acc, 0, i32(int(np.iinfo(self.op.dtype).min)))
@@ -98,7 +98,7 @@ class _Scalar:
         return k.let(acc[i32(0)], "top")
 
     def total(self, at: Value, top: Value) -> Value:
-        """The sum of the row's exponentials, Q12.19."""
+        """Sum the row's exponentials, Q12.19."""
         k = self.k
         acc = k.local(1, "sum")
         k.store(acc, 0, i32(0))
@@ -123,7 +123,7 @@ class _Scalar:
             k.store(self.out, to + place, value.astype(self.op.out_dtype))
 
     def each(self) -> Iterator[Value]:
-        """The index of every class, in a partly unrolled loop."""
+        """Yield the index of every class, in a partly unrolled loop."""
         count = self.op.classes
         yield from self.k.unrolled(count // _STEP, _STEP if count >= _STEP else 0)
         for rest in range(count // _STEP * _STEP, count):
@@ -133,7 +133,7 @@ class _Scalar:
 class _Vectors(_Scalar):
     """Builder of the MVE kernel: up to 16 classes at a time for the maximum, else four.
 
-    Except in the sum, the last vector of a row may overlap the one before.
+    Except in the sum, a row's last vector may overlap the previous vector.
     """
 
     def top(self, at: Value) -> Value:
@@ -169,7 +169,7 @@ class _Vectors(_Scalar):
         return total
 
     def gathered(self, at: Value, place: Value, top: Value) -> Value:
-        """The exponentials of four classes from `place` on."""
+        """Load the exponentials of four classes from `place` on."""
         d = splat(top) - vector(self.x, at + place, LANES).astype("int32x4")
         return self.k.let(
             tirx.call_llvm_pure_intrin(
@@ -196,7 +196,9 @@ class _Vectors(_Scalar):
             put(k, self.out, to + place, value.astype(f"{self.op.out_dtype}x4"), LANES)
 
     def overlapped(self, lanes: int) -> Iterator[Value]:
-        """Start indices of vectors of `lanes` that cover the row; the last one may overlap the one before."""
+        """Yield start indices of vectors with `lanes` lanes that cover the row; the last may overlap the previous
+        vector.
+        """
         k, count = self.k, self.op.classes
         with k.loop(count // lanes, "i") as i:
             yield i * lanes
@@ -205,16 +207,17 @@ class _Vectors(_Scalar):
 
 
 def halves_up(e: Value) -> Value:
-    """A positive Q0.31 number rounded to Q12.19, half up; intermediate values may take 32 bits."""
+    """Round a positive Q0.31 number to Q12.19, half up; intermediate values may take 32 bits."""
     half = tirx.const(1 << (_SUM_BITS - 1), "uint32")
     return tirx.shift_right(e.astype("uint32") + half, tirx.const(_SUM_BITS, "uint32")).astype("int32")
 
 
 def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
-    """`1 / (2 f)` in Q0.31, at most 2^31 - 1, where f in [1/2, 1) is the sum shifted left by its `zeros` leading zeros.
+    """Compute `1 / (2 f)` in Q0.31, at most 2^31 - 1, for f in [1/2, 1), the sum shifted left by its `zeros` leading
+    zeros.
 
     Source: gemmlowp's `one_over_one_plus_x_for_x_in_0_1`. No step saturates: estimates lie in [0.94, 2] and their
-    errors, the first of at most 1/17, only shrink.
+    errors, the first at most 1/17, only shrink.
     """
     turned = tirx.shift_left(total.astype("uint32"), zeros.astype("uint32"))
     half = k.let(tirx.shift_right(turned, tirx.const(1, "uint32")).astype("int32"), "half")
@@ -228,13 +231,13 @@ def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
 
 
 def srdhm(a: Value, b: Value) -> Value:
-    """`(a b + 2^30) >> 31` of int32, for results that fit it."""
+    """Compute `(a b + 2^30) >> 31` for int32, if the result fits."""
     wide = a.astype("int64") * b.astype("int64") + tirx.const(1 << 30, "int64")
     return tirx.shift_right(wide, tirx.const(31, "int64")).astype("int32")
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of softmax, the widest that the core has first."""
+    """List the variants of softmax, the core's widest first."""
     op = read_softmax(spec)
     if op is None:
         return []

@@ -1,7 +1,7 @@
-"""Kernel variants: named alternative kernels of an operator, and the shape key under which choices are recorded.
+"""Kernel variants: named alternative kernels of an operator, and the shape key for recorded choices.
 
-A rule module lists the variants that apply to an operator, its default first. `schedules.tuning.tune` compares them by counts of
-instructions, `schedules.rules.select` picks one.
+A rule module lists the variants that apply to an operator, its default first. `schedules.tuning.tune` compares them by
+instruction counts, `schedules.rules.select` picks one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compute an operator, which applies to it; its kernel is built by `make`."""
+    """An applicable way to compute an operator; `make` builds its kernel."""
 
     name: str
     make: Callable[[], RowKernel]
@@ -23,9 +23,10 @@ class Variant:
 
 
 def shape_key(spec: OperatorSpec) -> str:
-    """The key of an operator in databases of counts, as text: kind, types, shapes, strides, padding, axis and dilation.
+    """Return an operator's key in databases of counts, as text: kind, types, shapes, strides, padding, axis and
+    dilation.
 
-    Values of weights, zero points and scales are not part of it: they change counts by a few instructions an output.
+    Weights, zero points and scales are not part of it: their values change counts by a few instructions per output.
     """
     given = spec.attributes
     parts = [spec.kind, *(f"{t.dtype}[{_listed(t.shape)}]" for t in (*spec.inputs, spec.output))]

@@ -45,17 +45,17 @@ _names: dict[
 
 
 def elements(array: Any) -> list[Any]:
-    """The elements of an array of TVM's, in half the time that the array takes to list them."""
+    """List a TVM array's elements, in half the time of the array's own listing."""
     return [_ITEM(array, k) for k in range(_SIZE(array))]
 
 
 def shape_of(buffer: Buffer) -> tuple[int, ...]:
-    """Static extents of a buffer."""
+    """Return a buffer's static extents."""
     return tuple(int(d) for d in elements(buffer.ty.shape))
 
 
 def dtype_of(buffer: Buffer) -> str:
-    """Element type of a buffer, or type of an expression. Asked for most often of all, so that names are kept."""
+    """Return a buffer's element type, or an expression's type. Names are cached, since this is called most often."""
     kind = buffer.ty
     if type(kind) is not ir.PrimType:
         kind = kind.dtype
@@ -68,7 +68,7 @@ def dtype_of(buffer: Buffer) -> str:
 
 
 def i32(value: Value) -> Expr:
-    """A Python integer as an int32 constant; expressions are returned as they are."""
+    """Convert a Python integer to an int32 constant; return expressions unchanged."""
     if type(value) is int:
         return _constant(value)
     return tirx.const(int(value), "int32") if isinstance(value, Integral) else value
@@ -80,17 +80,17 @@ def _constant(value: int) -> Expr:
 
 
 def scalar(name: str, dtype: str) -> Var:
-    """A variable of a primitive type; `tirx.Var` makes its type anew and imports modules in every call."""
+    """Make a variable with a primitive type; `tirx.Var` makes its type anew and imports modules in every call."""
     return _VAR(name, _type(dtype), None)
 
 
 def call(op: Any, args: Sequence[Expr], dtype: str) -> Expr:
-    """A call of an operation; as `scalar`, in place of `tvm.ir.Call`."""
+    """Call an operation; like `scalar`, in place of `tvm.ir.Call`."""
     return _CALL(_type(dtype), op, args, None, [], None)
 
 
 def address_of(load: Expr) -> Expr:
-    """The address of an element of a buffer; as `scalar`, in place of `tirx.address_of`."""
+    """Return the address of a buffer's element; like `scalar`, in place of `tirx.address_of`."""
     source = load.source
     return _CALL(_pointer(dtype_of(source), source.ty.storage_scope), _ADDRESS, [load], None, [], None)
 
@@ -101,40 +101,40 @@ def _pointer(dtype: str, scope: str) -> Any:
 
 
 def pointer_var(name: str, dtype: str) -> Var:
-    """A variable for a pointer parameter to elements of type `dtype`."""
+    """Make a variable for a pointer parameter to `dtype` elements."""
     return _VAR(name, _pointer(dtype, ""), None)
 
 
 def flat_buffer(name: str, size: int, dtype: str) -> Buffer:
-    """A buffer of `size` elements; as `scalar`, in place of `tirx.decl_buffer`."""
+    """Make a buffer of `size` elements; like `scalar`, in place of `tirx.decl_buffer`."""
     return _BUFFER(name, _flat(size, dtype), None)
 
 
 @cache
 def _flat(size: int, dtype: str) -> Any:
-    """The type of such buffers."""
+    """Return the type of such buffers."""
     return tirx.decl_buffer((size,), dtype).ty
 
 
 def for_range(var: Var, extent: Value, body: Stmt, kind: Any = tirx.ForKind.SERIAL) -> Stmt:
-    """`for var in range(extent): body`."""
+    """Build `for var in range(extent): body`."""
     return tirx.For(var, i32(0), i32(extent), kind, body)
 
 
 def sequence(stmts: Sequence[Stmt]) -> Stmt:
-    """A SeqStmt of `stmts`; a single statement is returned as it is."""
+    """Build a SeqStmt from `stmts`; return a single statement unchanged."""
     return _SEQUENCE(stmts, None) if len(stmts) > 1 else stmts[0]
 
 
 def kernel_function(name: str, params: Sequence[Var], stmts: Sequence[Stmt]) -> PrimFunc:
-    """A function that runs `stmts` and returns 0; its pointers do not alias."""
+    """Build a function that runs `stmts` and returns 0; its pointers do not alias."""
     attrs = ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
     body = _SEQUENCE([*stmts, tirx.Return(i32(0))], None)
     return _FUNCTION(list(params), body, _type("int32"), attrs, None)
 
 
 def int_value(expr: Any) -> int | None:
-    """The value of an integer constant, None for anything else."""
+    """Return an integer constant's value, None for anything else."""
     if isinstance(expr, int):
         return expr
     return int(expr.value) if type(expr) is tirx.IntImm else None
@@ -145,7 +145,7 @@ def is_if_then_else(expr: Any) -> bool:
 
 
 def collect(node: Any, kind: type) -> list[Any]:
-    """All nodes of one kind in `node`, those inside of another one first."""
+    """Collect all nodes of a kind in `node`, inner nodes first."""
     nodes: list[Any] = []
     tvm_ffi.structural_walk(node, (kind, nodes.append))
     return nodes
@@ -165,7 +165,7 @@ def substitute(node: Any, mapping: Mapping[Var, Expr]) -> Any:
 
 
 def replace(node: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Rewrite every node of one kind, innermost first."""
+    """Rewrite every node of a kind, innermost first."""
     return tvm_ffi.structural_map(node, [(kind, change)], order="post")
 
 
@@ -190,7 +190,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def leaf_blocks(func: PrimFunc) -> list[Any]:
-    """The blocks of a PrimFunc that store and contain no other blocks, in program order."""
+    """List a PrimFunc's blocks that store and contain no blocks, in program order."""
     realizes: list[Any] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, realizes.append), order="post")
     return [r for r in realizes if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
@@ -201,20 +201,20 @@ def stores(node: Any) -> list[Any]:
 
 
 def is_own(value: Any, store: Any) -> bool:
-    """Whether `value` is the element that the store overwrites."""
+    """Test whether `value` is the element that the store overwrites."""
     if not isinstance(value, ir.TensorLoad) or not value.source.same_as(store.buffer):
         return False
     return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
 
 
 def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
-    """The parameters that the function writes, in order."""
+    """List the parameters written by the function, in order."""
     written = {s.buffer for s in stores(func.body)}
     return tuple(p for p in elements(func.params) if p in written)
 
 
 def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buffer]) -> PrimFunc | None:
-    """`func` with other parameters and without some of its blocks; None where no block would be left.
+    """Copy `func` with new parameters and without some blocks; None if no block would be left.
 
     Allocated buffers that become parameters are no longer allocated.
     """

@@ -1,7 +1,7 @@
-"""Whether the pointers of functions may alias, which TVM's LLVM back end keeps for whole modules only.
+"""Aliasing of functions' pointers, which TVM's LLVM back end records for whole modules only.
 
-It declares all functions of a module before it defines any, and then takes the attribute `tirx.noalias` of the function that it
-declared last for every one of them.
+It declares all functions in a module before it defines any, and then applies the last declared function's attribute
+`tirx.noalias` to all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ NOALIAS = "tirx.noalias"
 
 
 def alike(functions: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The PrimFuncs of one module; none keeps `tirx.noalias` where one is without, as kernels are that write over their input."""
+    """Return a module's PrimFuncs; if any lacks `tirx.noalias`, as kernels that overwrite their input do, remove it
+    from all.
+    """
     if all(NOALIAS in dict(f.attrs or {}) for f in functions.values()):
         return dict(functions)
     return {gv: f.without_attr(NOALIAS) if f.attrs else f for gv, f in functions.items()}

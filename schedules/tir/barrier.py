@@ -1,12 +1,12 @@
-"""Memory barriers for LLVM between calls of kernels that share an arena.
+"""Memory barriers for LLVM between calls to kernels that share an arena.
 
 TVM tells LLVM that accesses through different buffers never overlap (by TBAA, a class for every buffer variable). This
-holds within a kernel, but not between kernels: one reads what another wrote, and one tensor's bytes become another's.
-After inlining, LLVM could move the loads of one kernel across the stores of another and miscompile small kernels.
-`llvm.va_end` counts as an access to all memory, of any class, and emits no instruction.
+holds within a kernel, but not between kernels: a kernel reads data written by another, and a tensor's bytes become
+another tensor's. After inlining, LLVM could move a kernel's loads across another's stores and miscompile small kernels.
+`llvm.va_end` counts as an access to all memory, in any class, and emits no instruction.
 
-The C back end needs no barriers: its kernels access the arena as characters or as the type that was written there. Nor
-do objects that hold only kernels and no driver.
+The C back end needs no barriers: its kernels access the arena as characters or as the type written there. Nor do
+objects with only kernels and no driver.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tvm_cascade.schedules.tir import ir, tirx, tvm_ffi
 
 
 def with_barriers(mod: IRModule) -> IRModule:
-    """`mod` with a barrier after every statement that calls one of its functions.
+    """Insert a barrier after every statement in `mod` that calls a function of the module.
 
-    Returned unchanged where the current target is not `llvm`.
+    Return `mod` unchanged unless the current target is `llvm`.
     """
     target = Target.current(allow_none=True)
     if target is not None and target.kind.name != "llvm":

@@ -1,14 +1,14 @@
-"""Bind the loads in operands of max, min and reinterpret to variables, since TVM's C back end may reuse stale ones.
+"""Bind the loads in operands of max, min and reinterpret to variables, since TVM's C back end may reuse stale loads.
 
-The back end evaluates these operands into variables of its own. Where the same operand text occurs again in the same block
-it reuses the variable, even if the memory was written in between:
+The back end evaluates these operands into its own variables. If the same operand text occurs again in the same block it
+reuses the variable, even if the memory was written in between:
 
     a[0] = max(a[0], x[i]);          int32_t v = a[0]; int32_t w = x[i]; a[0] = v > w ? v : w;
     b[0] = max(a[0], x[i]);          b[0] = v > w ? v : w;                                       <- the old a[0]
 
-`bind_loads` binds every such operand that reads memory to a new variable in front of its statement, which is where the
-back end evaluates it anyway. Operands within a branch of `if_then_else` are left as they are: the variables of the back end
-are local to the branch there, and the operands outside no longer contain loads.
+`bind_loads` binds every such operand that reads memory to a new variable in front of its statement, where the back end
+evaluates it anyway. Operands within a branch of `if_then_else` are left unchanged: the back end's variables are local
+to the branch there, and the operands outside no longer contain loads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATEMENTS = {  # by kind: the field of the expression that is evaluated first,
 
 
 def bind_loads(func: PrimFunc) -> PrimFunc:
-    """`b[0] = max(a[0], 3); --> now = a[0]; b[0] = max(now, 3);`."""
+    """Rewrite `b[0] = max(a[0], 3); --> now = a[0]; b[0] = max(now, 3);`."""
     body = func.body
     for kind in _STATEMENTS:
         body = replace(body, kind, _bound)
@@ -35,7 +35,7 @@ def bind_loads(func: PrimFunc) -> PrimFunc:
 
 
 def _bound(stmt: Any) -> Stmt:
-    """The statement, with the loads in its operands bound in front of it."""
+    """Bind the loads in a statement's operands in front of it."""
     binds: list[Stmt] = []
     field, rebuilt = _STATEMENTS[type(stmt)]
     value = getattr(stmt, field)

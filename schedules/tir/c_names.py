@@ -1,7 +1,7 @@
-"""Names of variables that TVM's C back end can print.
+"""Variable names that TVM's C back end can print.
 
-Loops and buffers of kernels are named by the tensors of a network, for which TensorFlow has names such as `block/mul;x`.
-The back end replaces dots only.
+Kernels' loops and buffers are named by a network's tensors, and TensorFlow has names such as `block/mul;x`. The back
+end replaces dots only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from tvm_cascade.schedules.tir import PrimFunc, Var, collect, substitute, tirx
 
 
 def with_c_names(func: PrimFunc) -> PrimFunc:
-    """Rename variables in a function's body to C identifiers: `a/b;c_red --> a_b_c_red`; the printer makes them unique."""
+    """Replace variable names in a function's body by C identifiers: `a/b;c_red --> a_b_c_red`; the printer makes them
+    unique.
+    """
     named: dict[Var, Var] = {}
     for var in collect(func.body, tirx.Var):
         plain = re.sub(r"^(?=\d)|\W", "_", var.name, flags=re.ASCII)

@@ -1,6 +1,6 @@
-"""Removal of unused bindings and buffers, which remain after simplification has inlined cheap values.
+"""Removal of unused bindings and buffers, left over when simplification inlines cheap values.
 
-C compilers drop them, but warn about every one.
+C compilers drop them, but warn about each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _IMPURE = ("call_extern", "call_intrin", "call_llvm_intrin", "call_packed", "cal
 
 
 def remove_dead_binds(func: PrimFunc) -> PrimFunc:
-    """`a = x + 1; b = a * 2; c = f(x); out[0] = x; --> f(x); out[0] = x;`."""
+    """Rewrite `a = x + 1; b = a * 2; c = f(x); out[0] = x; --> f(x); out[0] = x;`."""
     while True:
         count = Counter(collect(func.body, tirx.Var))
         changed: list[Stmt] = []

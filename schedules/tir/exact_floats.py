@@ -19,7 +19,7 @@ _CALL = re.compile(r"\bexact_(float32|float64)_([0-9]+)\(\)")
 
 
 def mark_floats(func: PrimFunc) -> PrimFunc:
-    """`func` with every constant that the back end would round replaced by a marker call for `print_floats`."""
+    """Replace every constant in `func` that the back end would round by a marker call for `print_floats`."""
     return func.with_body(replace(func.body, tirx.FloatImm, _marked))
 
 
@@ -35,7 +35,7 @@ def _marked(constant: Any) -> Any:
 
 
 def print_floats(source: str) -> str:
-    """C text `source` of marked functions with the marker calls replaced by exact literals."""
+    """Replace the marker calls in C text `source` by exact literals."""
 
     def literal(call: re.Match[str]) -> str:
         bits, kind, text = _FLOATS[call[1]]

@@ -1,10 +1,10 @@
 """Flattening of multi-dimensional buffers to pointers: the addressing of ring buffers and scratch in a row kernel.
 
-Row r of a tensor lies at slot `r % height` of its storage. A kernel call gets the slot of its window's first row, so row
-j of the window is at slot `slot + j`, less `height` where that passes the ring's end: one comparison, no remainder. Rows
-of padding have no slot; where the window starts with some, slots count from row 0, which is at slot 0 of any ring.
+Row r of a tensor lies at slot `r % height` of its storage. A kernel call gets the slot of its window's first row, so
+the window's row j is at slot `slot + j`, less `height` past the ring's end: a comparison, no remainder. Padding rows
+have no slot; if the window starts with padding, slots count from row 0, which is at slot 0 of any ring.
 
-Buffers that the kernel allocates become offsets into `scratch`, unless they are small enough for registers.
+Buffers allocated by the kernel become offsets into `scratch`, unless they are small enough for registers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Pointer:
 
 
 def pointer(name: str, dtype: str, elements: int) -> tuple[Var, Buffer]:
-    """A handle parameter and a flat view of `elements` elements over it."""
+    """Make a handle parameter and a flat view of `elements` elements over it."""
     handle = pointer_var(name, dtype)
     return handle, tirx.decl_buffer((max(elements, 1),), dtype, f"{name}_data", data=handle)
 
 
 def row_major(shape: Sequence[int]) -> Indexer:
-    """The function from indices to the element offset in a contiguous row-major tensor."""
+    """Make the function from indices to the element offset in a contiguous row-major tensor."""
 
     def index(indices: Sequence[Expr]) -> Expr:
         offset: Expr = i32(0)
@@ -55,10 +55,10 @@ def row_major(shape: Sequence[int]) -> Indexer:
 
 @dataclass(frozen=True)
 class Slots:
-    """Addressing of one input's rows in its ring.
+    """Addressing of an input's rows in its ring.
 
-    `first` is the window's first row as an expression of y. The variables are parameters of the kernel; `plane` and
-    `row` are the element strides of storages whose rows are not contiguous (NCHW), None where they are.
+    `first` is the window's first row as an expression of y. The variables are kernel parameters; `plane` and `row` are
+    the element strides of storages with rows that are not contiguous (NCHW), else None.
     """
 
     first: Expr
@@ -69,7 +69,9 @@ class Slots:
     row: Var | None = None
 
     def set_base(self) -> list[Stmt]:
-        """Statements that set `base`: row j of the window is at slot `base + j`; it is negative if row j = 0 is padding."""
+        """Write the statements that set `base`: the window's row j is at slot `base + j`; negative if row j = 0 is
+        padding.
+        """
         if self.base is None:
             return []
         value = tirx.Select(self.first < 0, self.first, self.slot)
@@ -94,7 +96,7 @@ class Slots:
 
 
 def window_start(window: Window, y: Var) -> Expr:
-    """`Window.first(y)` as a TIR expression."""
+    """Return `Window.first(y)` as a TIR expression."""
     first: Expr = y * window.stride
     if window.denominator > 1:
         first = tirx.floordiv(first, window.denominator)
@@ -102,7 +104,7 @@ def window_start(window: Window, y: Var) -> Expr:
 
 
 def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -> Stmt:
-    """Rewrite every access of the given buffers as an access of their pointers' flat buffers."""
+    """Rewrite every access to the given buffers as an access to their pointers' flat buffers."""
 
     def to_pointer(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         target = pointers.get(buffer)

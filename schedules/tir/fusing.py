@@ -1,8 +1,9 @@
-"""Fusion of nested loops that step through neighbouring elements: one loop for an operator that treats all elements alike.
+"""Fusion of nested loops that step through neighbouring elements: a single loop for operators that treat all elements
+alike.
 
     for i in range(m): for j in range(n): out[i * n + j] = f(x[i * n + j])   -->   for k in range(m * n): out[k] = f(x[k])
 
-The inner loops of small extents cost more than their bodies, and compilers make vectors of the innermost loop alone.
+Inner loops with small extents cost more than their bodies, and compilers vectorize only the innermost loop.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from tvm_cascade.schedules.tir import Stmt, ir, sym, tirx, tvm_ffi
 
 
 def fuse_loops(stmt: Stmt) -> Stmt:
-    """`stmt` with nests fused where every index, and all else that is computed, follows from the position in the nest."""
+    """Merge loop nests in `stmt` if every index, and everything else computed, follows from the position in the nest."""
     return tvm_ffi.structural_map(stmt, (tirx.For, _fused), order="post")
 
 
 def _fused(outer: Any) -> Any:
-    """The loop fused with the one that is all of its body; itself where they do not fuse."""
+    """Merge the loop with the loop that is its whole body; return it unchanged if they do not fuse."""
     inner = outer.body
     if not _plain(outer) or not isinstance(inner, tirx.For) or not _plain(inner):
         return outer
@@ -35,7 +36,7 @@ def _fused(outer: Any) -> Any:
 
 
 def _simple(store: Any, analyzer: Any) -> Any:
-    """A store with its indices, and those that its value loads from, simplified."""
+    """Simplify a store's indices, and the indices of its value's loads."""
 
     def load(access: Any) -> Any:
         return tirx.BufferLoad(access.source, [analyzer.simplify(i) for i in access.indices])
@@ -45,6 +46,6 @@ def _simple(store: Any, analyzer: Any) -> Any:
 
 
 def _plain(loop: Any) -> bool:
-    """Whether a loop runs a known number of times from 0 on, one iteration after the other, and has no annotations."""
+    """Test that a loop runs a known number of times from 0 on, serially, and has no annotations."""
     known = tir.int_value(loop.min) == 0 and tir.int_value(loop.extent) is not None
     return known and loop.kind == tirx.ForKind.SERIAL and not loop.annotations

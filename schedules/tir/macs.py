@@ -1,7 +1,7 @@
-"""Counting the multiply-accumulates (MACs) of a kernel: statically from its loop bounds, or by instrumenting its code.
+"""Counting a kernel's multiply-accumulates (MACs): statically from its loop bounds, or by instrumenting its code.
 
-A MAC is a store that adds a product to the element it overwrites, where both factors read memory. Where padding was
-turned into loop bounds (`schedules.tir.padding`), both methods count only the taps inside of the tensor.
+A MAC is a store that adds a product to the element it overwrites, if both factors read memory. If padding was turned
+into loop bounds (`schedules.tir.padding`), both methods count only the taps inside the tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Loop = tuple[Var, Any, Any]  # variable, first value, extent
 
 
 def is_mac(store: Any) -> bool:
-    """Whether a store is a multiply-accumulate."""
+    """Test whether a store is a multiply-accumulate."""
     value = store.value
     if not isinstance(value, tirx.Add):
         return False
@@ -33,7 +33,7 @@ def is_mac(store: Any) -> bool:
 
 
 def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
-    """The kernel with a last parameter `macs` (pointer to one `dtype`), incremented at every multiply-accumulate."""
+    """Add a last parameter `macs` (pointer to one `dtype`) to the kernel, incremented at every multiply-accumulate."""
     handle = tir.pointer_var("macs", dtype)
     counter = tirx.decl_buffer((1,), dtype, "macs_data", data=handle)
     one = tirx.const(1, dtype)
@@ -49,13 +49,13 @@ def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
 
 
 def macs_of(func: PrimFunc, rows: int = 1) -> int:
-    """Multiply-accumulates of calling a kernel for `y` in `range(rows)`, by evaluating its loop bounds."""
+    """Count the multiply-accumulates of calling a kernel for `y` in `range(rows)`, by evaluating its loop bounds."""
     y = func.params[-1]
     return sum(_iterations([(y, tirx.const(0, "int32"), tirx.const(rows, "int32")), *path]) for path in _paths(func))
 
 
 def iterations_where(extents: Mapping[Var, int], conditions: Sequence[Any]) -> int:
-    """How many iterations of a loop nest meet all conditions; `extents` are those of its loops, which start at 0."""
+    """Count a loop nest's iterations that meet all conditions; `extents` are its loops', which start at 0."""
     groups: list[tuple[list[Var], list[Any]]] = []  # conditions that share loops, and these loops
     for condition in conditions:
         used = [v for v in extents if tir.uses(condition, v)]
@@ -73,7 +73,7 @@ def iterations_where(extents: Mapping[Var, int], conditions: Sequence[Any]) -> i
 
 
 def _paths(func: PrimFunc) -> list[list[Loop]]:
-    """For every multiply-accumulate in the code, the loops and conditions around it, outermost first."""
+    """Find for every multiply-accumulate the loops and conditions around it, outermost first."""
     found: list[list[Loop]] = []
 
     def walk(node: Any, around: list[Loop]) -> None:
@@ -97,13 +97,13 @@ def _paths(func: PrimFunc) -> list[list[Loop]]:
 
 
 def _once(condition: Any) -> Loop:
-    """A condition as a loop that runs once or not at all."""
+    """Return a condition as a loop that runs once or not at all."""
     zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
     return (tirx.Var("once", "int32"), zero, tirx.Select(condition, one, zero))
 
 
 def _iterations(loops: list[Loop]) -> int:
-    """How often the body of a loop nest runs: the product over groups of loops whose bounds depend on one another."""
+    """Count the runs of a loop nest's body: the product over groups of loops with mutually dependent bounds."""
     groups: list[list[Loop]] = []
     for loop in loops:
         linked = [g for g in groups if any(tir.uses(loop[1], v) or tir.uses(loop[2], v) for v, _, _ in g)]
@@ -155,7 +155,7 @@ _BINARY: Mapping[type, Any] = {
 
 
 def evaluate(expr: Any, env: Mapping[Var, Any]) -> Any:
-    """The values of an integer expression where its variables are arrays (numpy broadcasting applies)."""
+    """Evaluate an integer expression with arrays for variables (numpy broadcasting applies)."""
     if isinstance(expr, int):
         return np.int64(expr)
     if isinstance(expr, tirx.IntImm):

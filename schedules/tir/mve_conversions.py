@@ -1,7 +1,7 @@
-"""Products of converted integers, kept from becoming fixed-point conversions of Cortex-M55 and -M85.
+"""Products of converted integers, kept from becoming fixed-point conversions on Cortex-M55 and -M85.
 
-LLVM 22 makes one instruction, `vcvt.f32.s32 q, q, #bits`, of a conversion and a product by a power of two, and takes wrong
-`bits` for some of them: 12 for 1/16, and 11 or 12 for 1/256. `x * scale + 0` is the same number, and no such pair.
+LLVM 22 makes a single instruction, `vcvt.f32.s32 q, q, #bits`, from a conversion and a product by a power of two, and
+takes wrong `bits` for some: 12 for 1/16, and 11 or 12 for 1/256. `x * scale + 0` is the same number, and no such pair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm_cascade.schedules.tir import PrimFunc, collect, dtype_of, replace, tirx
 
 
 def keep_products(func: PrimFunc) -> PrimFunc:
-    """`func` with every product of a converted integer and a power of two below 1 as a multiply-accumulate onto 0."""
+    """Rewrite every product of a converted integer and a power of two below 1 as a multiply-accumulate onto 0."""
     bound = {hash(bind.var): bind.value for bind in collect(func.body, tirx.Bind)}
 
     def converted(value: Any) -> bool:
@@ -34,13 +34,13 @@ def keep_products(func: PrimFunc) -> PrimFunc:
 
 
 def _is_fraction(factor: Any) -> bool:
-    """Whether a factor, or each of its lanes, is 2 to the power of a negative number."""
+    """Test that a factor, or each of its lanes, is 2 to a negative power."""
     constant = factor.value if isinstance(factor, tirx.Broadcast) else factor
     return isinstance(constant, tirx.FloatImm) and 0 < constant.value < 1 and frexp(constant.value)[0] == 0.5
 
 
 def _zero(factor: Any) -> Any:
-    """0 in the type of a factor."""
+    """Return 0 in a factor's type."""
     if isinstance(factor, tirx.Broadcast):
         return tirx.Broadcast(tirx.FloatImm("float32", 0.0), factor.lanes)
     return tirx.FloatImm("float32", 0.0)

@@ -1,7 +1,7 @@
-"""Maxima and minima of a NaN and a constant, which are NaN in what is built.
+"""Maxima and minima of a NaN and a constant, which stay NaN in built code.
 
-Back ends write the larger of `a` and `b` as `a > b ? a : b`, which is `b` where one of them is NaN. TVM's simplifier puts
-constants second, so that a clamped NaN would be its bound.
+Back ends write the larger of `a` and `b` as `a > b ? a : b`, which is `b` if either is NaN. TVM's simplifier puts
+constants second, so a clamped NaN would become its bound.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tvm_cascade.schedules.tir import PrimFunc, dtype_of, replace, tirx
 
 
 def keep_nan(func: PrimFunc) -> PrimFunc:
-    """`func` with the constant operand of every maximum and minimum of floats in front. Simplifying undoes it."""
+    """Move the constant operand of every float maximum and minimum to the front. Simplifying undoes it."""
     body = func.body
     for kind in (tirx.Max, tirx.Min):
         body = replace(body, kind, _constant_first)
@@ -20,7 +20,7 @@ def keep_nan(func: PrimFunc) -> PrimFunc:
 
 
 def nan_kept() -> Any:
-    """Return the pass that applies `keep_nan` to every function of a module."""
+    """Return the pass that applies `keep_nan` to every function in a module."""
     return tirx.transform.prim_func_pass(lambda func, _mod, _context: keep_nan(func), opt_level=0, name="KeepNan")
 
 

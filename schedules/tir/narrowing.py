@@ -3,7 +3,7 @@
     before: for i: T.int64(10): out[i] = x[i] + i             after: for i: 10: out[i] = x[i] + Cast("int64", i)
 
 TVM's own pass (`ForceNarrowIndexToInt32`) takes no function that reads or writes 64-bit integers. Comparisons of loop
-variables and constants, such as those of padding, are narrow too where nothing in them can exceed 32 bits.
+variables and constants, such as padding's, are narrow too if nothing in them can exceed 32 bits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 def narrow_indices(func: PrimFunc) -> PrimFunc:
-    """The function with loop variables, block axes, shapes and indices of int32; elements keep their types. Unchanged where
-    its loop variables are of int32 already."""
+    """Narrow loop variables, block axes, shapes and indices to int32; elements keep their types.
+
+    Return the function unchanged if its loop variables are already int32.
+    """
     if all(tir.dtype_of(f.loop_var) == "int32" for f in tir.collect(func.body, tirx.For)):
         return func
     if not any(tir.dtype_of(b) == "int64" for b in (*func.params, *_allocated(func))):
@@ -35,7 +37,7 @@ def _allocated(func: PrimFunc) -> list[Buffer]:
 
 
 class _Narrowing:
-    """What has become of the loop variables, block axes and buffers of one function."""
+    """The new loop variables, block axes and buffers of a function."""
 
     def __init__(self) -> None:
         self.vars: dict[Var, Var] = {}
@@ -63,7 +65,7 @@ class _Narrowing:
         return made
 
     def value_of(self, var: Var) -> Expr:
-        """A variable among values of its own type."""
+        """Return a variable's new value, cast to its own type."""
         made = self.vars.get(var)
         return self.buffers.get(var, var) if made is None else _as(made, tir.dtype_of(var))
 
@@ -102,7 +104,7 @@ class _Narrowing:
         return type(node)(*sides) if sides and all(map(self.fits, sides)) else mutator.default_mutate(node)
 
     def is_position(self, node: Any) -> bool:
-        """Whether an expression is made of loop variables and constants alone."""
+        """Test that an expression consists of loop variables and constants alone."""
         known = (tirx.Var, tirx.IntImm, *_COMPUTED, *_COMPARED)
         return (
             tir.dtype_of(node.a) == "int64"
@@ -116,7 +118,7 @@ class _Narrowing:
         return all(b.min_value >= _LEAST and b.max_value <= _MOST for b in bounds)
 
     def index(self, node: Any) -> Expr:
-        """An expression as an index: of int32, its 64-bit loads cast."""
+        """Convert an expression to an index: int32, with 64-bit loads cast."""
         if isinstance(node, tirx.Var) and node in self.vars:
             return self.vars[node]
         if isinstance(node, tirx.IntImm) and tir.dtype_of(node) != "bool":

@@ -4,9 +4,9 @@
                 acc += (if 1 <= y + ry <= H: x[y + ry - 1]               acc += (x[y + ry - 1] - zp) * w[ry]
                         else: zp) - zp) * w[ry]
 
-Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima)
-whose padding is no larger (smaller) than the value they start from. A condition that depends on no reduction loop becomes
-a guard of the whole update; where padding changes the accumulator, the condition stays as it is.
+Allowed if the padding's value leaves the accumulator unchanged: sums to which it adds nothing, and maxima (minima)
+whose padding is no larger (smaller) than their start value. A condition that depends on no reduction loop becomes a
+guard around the whole update; if padding changes the accumulator, the condition stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
 
 
 def skipped_conditions(sum_update: Any) -> list[Expr]:
-    """The conditions of padding that the rewrite takes out of the update of a sum; without them it always runs."""
+    """Return the padding conditions that the rewrite removes from a sum's update; without them it always runs."""
     choice = _Rewriter({}).skipped(sum_update)
     return [] if choice is None else tir.conjuncts(choice.args[0])
 
@@ -60,7 +60,7 @@ class _Rewriter:
         return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
-        """An update without its padding; conditions that cannot become loop bounds guard it."""
+        """Remove the padding from an update; conditions that cannot become loop bounds guard it."""
         choice = self.skipped(store)
         if choice is None:
             return store
@@ -69,7 +69,7 @@ class _Rewriter:
         return tirx.IfThenElse(reduce(tirx.And, conditions), update, None) if conditions else update
 
     def skipped(self, store: Any) -> Any | None:
-        """The only choice in an update's value, if what it adds in place of padding leaves the accumulator as it is."""
+        """Return the only choice in an update's value, if its padding term leaves the accumulator unchanged."""
         choices = [c for c in tir.collect(store.value, ir.Call) if tir.is_if_then_else(c)]
         return choices[0] if len(choices) == 1 and self._contributes_nothing(store, choices[0]) else None
 
@@ -86,7 +86,7 @@ class _Rewriter:
         return False
 
     def _is_zero(self, value: Any) -> bool:
-        """Whether a value is zero for any operands (float zeros of either sign count)."""
+        """Test that a value is zero for any operands (float zeros of either sign count)."""
         if isinstance(value, tirx.Mul):
             return self._is_zero(value.a) or self._is_zero(value.b)
         if isinstance(value, tirx.Cast):
@@ -104,7 +104,9 @@ class _Rewriter:
         return pad <= first if isinstance(value, tirx.Max) else pad >= first
 
     def _to_bound(self, condition: Any) -> bool:
-        """Turn a comparison into a bound of the innermost loop around this update alone that it depends on; if possible."""
+        """Turn a comparison into a bound of the innermost loop, around this update alone, that it depends on; if
+        possible.
+        """
         if isinstance(condition, (tirx.LE, tirx.LT)):
             slack = condition.b - condition.a
         elif isinstance(condition, (tirx.GE, tirx.GT)):
@@ -132,7 +134,7 @@ def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
 
 
 def _initial_values(func: PrimFunc) -> dict[Var, Any]:
-    """By buffer, the one constant that is stored to it; buffers to which several are stored are left out."""
+    """Return by buffer the single constant stored to it; buffers with several stored constants are left out."""
     constants: dict[Var, list[Any]] = {}
     for store in tir.collect(func.body, tirx.BufferStore):
         if _number(store.value) is not None:

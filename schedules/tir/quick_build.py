@@ -1,8 +1,8 @@
-"""Builds of functions for this process that are made quickly and run slowly: to compare what they compute.
+"""Builds for this process that are made quickly and run slowly: to compare results.
 
-Machine code without optimisation, after the passes of TVM's own pipeline that code for one processor cannot do without:
-nothing is simplified, partitioned, vectorized or shared. Such a build takes a third of the usual time, and is linked: LLVM
-selects instructions for an object without optimisation too, where its JIT optimises in any case and takes four times as long.
+Machine code without optimisation, after the indispensable passes of TVM's pipeline: nothing is simplified, partitioned,
+vectorized or shared. Such a build takes a third of the usual time, and is linked: for an object LLVM selects
+instructions without optimisation too, while its JIT always optimises and takes four times as long.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 
 def register_pipeline(name: str, *passes: Any) -> str:
-    """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then what LLVM and an entry with tensors need; returns it.
+    """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then the needs of LLVM and of an entry with
+    tensors; return it.
 
-    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in kernels
-    that take raw pointers.
+    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in
+    kernels that take raw pointers.
     """
     plain = tirx.transform
     ending = (
@@ -42,7 +43,7 @@ def register_pipeline(name: str, *passes: Any) -> str:
         return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin(), nan_kept()])
 
     def pipeline() -> Any:
-        """Passes of a module, and those that finish functions of the host and of a device."""
+        """Return a module's passes, and the passes that finish functions for the host and for a device."""
         return tvm.transform.Sequential([*passes, *ending]), finish, finish
 
     compilation_pipeline.register_tir_pipeline(name, pipeline)
@@ -62,7 +63,7 @@ _NAME = register_pipeline(
 
 
 def quick_build(mod: Any, optimisation: int = 0) -> Any:
-    """An executable of a Relax module, or of PrimFuncs, for this machine's processor; without checks of arguments."""
+    """Compile a Relax module, or PrimFuncs, for this machine's processor; without checks of arguments."""
     target = QUICK_TARGET if optimisation == 0 else tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         return tvm.compile(mod, target, tir_pipeline="default" if optimisation else _NAME)
@@ -72,10 +73,10 @@ _ROOM = 8 << 20  # bytes that have to be free for the files of a module
 
 
 def linked(module: Any) -> Any:
-    """A module of LLVM code without optimisation as a shared library, loaded; `module` itself where that cannot be linked.
+    """Link a module of unoptimised LLVM code as a shared library and load it; return `module` if it cannot be linked.
 
-    Its functions may call those of this process alone. Others, such as the conversions of float16 that are part of
-    compilers, only LLVM's JIT knows.
+    Its functions may call only functions in this process. Others, such as the float16 conversions in compilers, are
+    known only to LLVM's JIT.
     """
     if sys.platform != "linux" or shutil.which("ld") is None:
         return module

@@ -19,7 +19,7 @@ MOST_PIECES = 8
 
 
 def split_conditions(func: PrimFunc) -> PrimFunc:
-    """Split loops of constant extent that start from 0, without annotations and without allocations in their bodies."""
+    """Split loops with constant extent that start from 0, without annotations and without allocations in their bodies."""
 
     def on_for(loop: Any, mutator: Any) -> Any:
         body = mutator.mutate(loop.body)
@@ -38,7 +38,7 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
 
 
 def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
-    """Values of `var` in `(0, extent)` at which some condition of the body changes."""
+    """List the values of `var` in `(0, extent)` at which some condition in the body changes."""
     cuts: set[int] = set()
     for choice in tir.collect(body, ir.Call):
         if tir.is_if_then_else(choice):
@@ -47,7 +47,9 @@ def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
 
 
 def _change(condition: Any, var: Var) -> Sequence[int]:
-    """The value of `var` from which on its comparison with a constant has another result; empty for other conditions."""
+    """Return the value of `var` from which its comparison with a constant has another result; empty for any other
+    condition.
+    """
     if not isinstance(condition, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)) or not tir.uses(condition, var):
         return ()
     linear: Any = sym.detect_linear_equation(condition.a - condition.b, [var])
@@ -63,7 +65,7 @@ def _change(condition: Any, var: Var) -> Sequence[int]:
 
 
 def _part(loop: Any, start: int, stop: int) -> Stmt:
-    """A loop over iterations `[start, stop)`, with conditions resolved that are constant in all of them."""
+    """Build a loop over iterations `[start, stop)`, with conditions resolved that are constant in all."""
     var = tirx.Var(loop.loop_var.name, "int32")
     body = fresh(tir.substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
     analyzer = sym.Analyzer()
@@ -83,7 +85,7 @@ def _part(loop: Any, start: int, stop: int) -> Stmt:
 
 
 def fresh(body: Stmt) -> Stmt:
-    """`body` with new loop variables: copies of a body must not share them."""
+    """Copy `body` with new loop variables: copies must not share them."""
     inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in tir.collect(body, tirx.For)}
 
     def rename(loop: Any) -> Any:

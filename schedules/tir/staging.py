@@ -1,13 +1,13 @@
-"""Loop fusion by schedule primitives: moves the stages of a PrimFunc into its output's loops, for a row kernel.
+"""Loop fusion by schedule primitives: moves a PrimFunc's stages into its output's loops, for a row kernel.
 
     before: for n, y, x, c: pad[..] = if inside: x[..]            after: for y (row), x, f:
             for n, y, x, f, ry, rx, rc: acc[..] += pad[..] * w            acc = 0
             for n, y, x, f: out[..] = requantize(acc[..])                 for ry, rx, rc: acc += (if inside: x[..]) * w
                                                                           out[..] = requantize(acc)
 
-Stages that only move data (padding, casts) are inlined. Every other stage moves into the deepest loop of its consumers
-where nothing of it is computed twice; its buffer shrinks to the part that is live there, for instance to a scalar for the
-accumulator of a convolution. An operator whose stages cannot be moved into the row loop without recomputation runs whole.
+Stages that only move data (padding, casts) are inlined. Every other stage moves into its consumers' deepest loop that
+computes nothing twice; its buffer shrinks to the part live there, for instance to a scalar for a convolution's
+accumulator. An operator whose stages cannot move into the row loop without recomputation runs whole.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class NotRowwiseError(Exception):
 def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc:
     """Schedule and lower `func` down to loops over multi-dimensional buffers.
 
-    `outer[i]` are the axes of output i whose loops stand outermost: its row axis, or its row and column axes. They are
-    annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` where a
-    stage has to be computed outside of these loops.
+    `outer[i]` are output i's axes whose loops stand outermost: its row axis, or its row and column axes. They are
+    annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` if a stage
+    has to be computed outside these loops.
     """
     sch, root, finals = _started(func)
     if outer is not None:
@@ -50,13 +50,13 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
 
 
 def inlined(func: PrimFunc) -> PrimFunc:
-    """`func` with the stages that only move data inlined, and no output written by a reduction."""
+    """Inline the stages in `func` that only move data, and let no reduction write an output."""
     return _prepared(func)[0]
 
 
 @lru_cache(maxsize=16)  # the row kernel, the pixel kernel and the accumulating one of an operator begin alike
 def _prepared(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
-    """`inlined`, and the names of the blocks that write the outputs."""
+    """Return the result of `inlined`, and the names of blocks that write the outputs."""
     func = narrow_indices(func)
     sch = _schedule(func)
     root = sch.get_sblock("root")
@@ -80,7 +80,9 @@ def _schedule(func: PrimFunc) -> Any:
 
 
 def _finals(sch: Any, root: Any, outputs: tuple[Var, ...]) -> list[Any]:
-    """The block that writes each output; a reduction, or a block whose output others read, gets a local buffer and a copy."""
+    """Find the block that writes each output; a reduction, or a block with further readers, gets a local buffer and a
+    copy.
+    """
     finals: list[Any] = []
     for output in outputs:
         block = next(b for b in sch.get_child_blocks(root) if _writes(sch, b, output))
@@ -105,7 +107,7 @@ def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
 
 
 def moves_data(sch: Any, block: Any) -> bool:
-    """Whether a block only moves elements (padding, slices, casts, constants added), so that inlining costs nothing."""
+    """Test that a block only moves elements (padding, slices, casts, constants added), so inlining costs nothing."""
     node = sch.get(block)
     stores = tir.stores(node.body)
     return (
@@ -114,7 +116,7 @@ def moves_data(sch: Any, block: Any) -> bool:
 
 
 def is_movement(value: Expr) -> bool:
-    """Whether a value is an element, or a choice of elements, with nothing but casts and constants added."""
+    """Test that a value is an element, or a choice of elements, with only casts and constants added."""
     if tir.is_if_then_else(value):
         return is_movement(value.args[1]) and is_movement(value.args[2])
     if isinstance(value, tirx.Cast):
@@ -139,10 +141,10 @@ def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
 
 
 def _loops_of_axes(sch: Any, block: Any, axes: tuple[int, ...]) -> list[Any]:
-    """Return the loops around a block over axes of its output: it has one for each axis, or writes whole parts of the output, one
-    for each step of the loops that it has.
+    """Return the loops around a block over axes of its output.
 
-    Raises `NotRowwiseError` where an axis has no loop.
+    The block has a loop for each axis, or writes whole parts of the output, one per step of its loops. Raises
+    `NotRowwiseError` if an axis has no loop.
     """
     loops = sch.get_loops(block)
     written = tir.stores(sch.get(block).body)
@@ -160,7 +162,7 @@ def _loops_of_axes(sch: Any, block: Any, axes: tuple[int, ...]) -> list[Any]:
 
 
 def _trips(sch: Any, block: Any) -> int | None:
-    """How often a block runs, None where a loop's extent is not constant."""
+    """Return how often a block runs, None if a loop's extent is not constant."""
     count = 1
     for loop in sch.get_loops(block):
         extent = tir.int_value(sch.get(loop).extent)
@@ -171,7 +173,7 @@ def _trips(sch: Any, block: Any) -> int | None:
 
 
 def _move_down(sch: Any, block: Any, outer: int) -> None:
-    """Move a stage into the deepest common loop of its consumers that recomputes nothing, within the `outer` loops."""
+    """Move a stage into its consumers' deepest common loop that recomputes nothing, within the `outer` loops."""
     consumers = sch.get_consumers(block)
     if not consumers:  # simplification may have replaced all reads by a constant
         if outer:
@@ -200,7 +202,7 @@ def _move_down(sch: Any, block: Any, outer: int) -> None:
 
 
 def _split_initialisation(sch: Any, block: Any) -> None:
-    """Move the reduction loops of a block innermost and its initialisation in front of them."""
+    """Move a block's reduction loops innermost and its initialisation in front of them."""
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
     bindings = _bindings(sch, block)

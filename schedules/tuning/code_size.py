@@ -1,4 +1,4 @@
-"""Bytes of code of a plan, estimated from the kernels that it calls: equal ones are emitted once, and count once."""
+"""Code bytes of a plan, estimated from its kernels: equal kernels are emitted once, and count once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
 
 def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
-    """Return the bytes of weights and tables of the operators of a plan that calls `kernels` (None for views); equal ones
-    count once, as they lie in flash."""
+    """Return the bytes of weights and tables for a plan that calls `kernels` (None for views); equal constants count
+    once, as in flash.
+    """
     flash = Flash()
     for kernel in kernels:
         for constant in (c for variant in (kernel.variants if kernel else ()) for c in variant.constants):
@@ -35,10 +36,10 @@ def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
 
 
 def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) -> int:
-    """Return the estimated bytes of the code of `plan`, which calls `kernels` (by operator, None for views).
+    """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
-    Kernels take what the analytic model says (`kernel_cost`), times `Core.code_size`. The driver and the start-up code are
-    fixed allowances: `RUNTIME`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` where it is called once.
+    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size`. The driver and the start-up code
+    are fixed allowances: `RUNTIME`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is called once.
     """
     written = {id(func): func for kernel in kernels if kernel for _, func in kernel.functions("")}
     distinct = {tvm_ffi.structural_hash(func): func for func in written.values()}
@@ -48,8 +49,9 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
-    """Return the estimated bytes of the compiler's library that kernels with floats link: elementary functions, and on a core
-    without hardware for floats their arithmetic."""
+    """Return the estimated bytes of the compiler's library linked by float kernels: elementary functions, and without
+    float hardware their arithmetic.
+    """
     bodies = [func.body for func in functions]
     computed = [call for body in bodies for call in collect(body, ir.Call) if "float" in str(call.ty)]
     called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed}.intersection(_ELEMENTARY)

@@ -1,8 +1,8 @@
-"""Operations that compilers compute once: those that a statement has several times, and, of floats, those whose value a loop
-does not change, which come before it.
+"""Operations that compilers compute once: repeated in a statement, or, for floats, moved before a loop that does not
+change them.
 
-Expressions repeat what they share, and without an FPU an operation takes dozens of instructions. Before loops integers are left
-out: the kernels' own code computes them there, and indices count nothing.
+Expressions repeat shared parts, and without an FPU an operation takes dozens of instructions. Integers are not moved
+before loops: the kernels' own code does that, and indices count nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm_cascade.schedules.tir import collect, dtype_of, ir, tirx, tvm_ffi
 
 @dataclass
 class Loop:
-    """A loop that is being read. What it changes is looked for where an operation of floats asks."""
+    """A loop being read. Its changes are looked up when a float operation asks."""
 
     stmt: Any
     before: float = 0.0  # instructions that come before its first iteration
@@ -24,17 +24,17 @@ class Loop:
 
     @cached_property
     def stored(self) -> list[Any]:
-        """The buffers that its body stores to."""
+        """Return the buffers stored to in the body."""
         return [s.buffer for s in collect(self.stmt.body, tirx.BufferStore)]
 
     @cached_property
     def called(self) -> list[Any]:
-        """The calls of its body that are statements."""
+        """Return the body's calls that are statements."""
         return [v.value for v in collect(self.stmt.body, tirx.Evaluate) if type(v.value) is ir.Call]
 
     @cached_property
     def changes(self) -> set[int]:
-        """Hashes of variables and buffers that its body assigns."""
+        """Hash the variables and buffers assigned in the body."""
         body = self.stmt.body
         variables = [
             *(s.loop_var for s in [self.stmt, *collect(body, tirx.For)]),
@@ -45,12 +45,12 @@ class Loop:
         return {hash(v) for v in (*self.stored, *variables)}
 
     def stores_beyond(self, local: set[int]) -> bool:
-        """Whether it stores to memory, other than these buffers, where anything that it loads from there may lie."""
+        """Test whether the body stores to memory, outside these buffers, that its loads may read."""
         return bool(self.called) or any(hash(b) not in local for b in self.stored)
 
 
 class ComputedOnce:
-    """Says what an operation takes where it stands; `local` are hashes of the buffers that no pointer leads to."""
+    """The cost of an operation at its position; `local` are hashes of buffers that no pointer leads to."""
 
     def __init__(self, local: set[int]) -> None:
         self.local = local
@@ -59,12 +59,12 @@ class ComputedOnce:
         self._known: dict[Any, set[int]] = {}  # their structural hashes, of kinds of which it has several
 
     def begin(self) -> None:
-        """Begins a statement."""
+        """Start a statement."""
         self._computed.clear()
         self._known.clear()
 
     def again(self, value: Any) -> bool:
-        """Whether the statement has computed an expression before; from now on it has."""
+        """Return True if the statement has already computed an expression; record it."""
         kind = type(value)
         kind = hash(value.op) if kind is ir.Call else kind
         if kind not in self._computed:
@@ -80,7 +80,7 @@ class ComputedOnce:
         return False
 
     def open(self, stmt: Any) -> None:
-        """Begins the body of a loop."""
+        """Start a loop's body."""
         self.loops.append(Loop(stmt))
 
     def close(self) -> float:
@@ -88,13 +88,15 @@ class ComputedOnce:
         return self.loops.pop().before
 
     def before(self, cost: float) -> None:
-        """Adds instructions before the innermost loop, where one is open."""
+        """Add instructions before the innermost loop, if one is open."""
         if self.loops:
             self.loops[-1].before += cost
 
     def take(self, value: Any, cost: float) -> float:
-        """The instructions of an operation, its operands left out. Where no open loop changes its value they come before the
-        outermost such loop, once."""
+        """Return the instructions of an operation, without its operands.
+
+        If an open loop does not change its value, they come once, before the outermost such loop.
+        """
         if not cost or not _of_floats(value):
             return cost
         loop = next((f for f in self.loops if not self._changed(value, f)), None)
@@ -106,7 +108,7 @@ class ComputedOnce:
         return 0.0
 
     def _changed(self, value: Any, loop: Loop) -> bool:
-        """Whether a loop may change what an expression reads."""
+        """Test whether a loop may change data that an expression reads."""
         if loop.stores_beyond(self.local) and any(
             hash(load.source) not in self.local for load in collect(value, ir.TensorLoad)
         ):
@@ -115,7 +117,7 @@ class ComputedOnce:
 
 
 def _of_floats(value: Any) -> bool:
-    """Whether an operation takes or makes a float."""
+    """Test whether an operation takes or makes a float."""
     if dtype_of(value).startswith("float"):
         return True
     name = _operand(type(value))
@@ -124,5 +126,5 @@ def _of_floats(value: Any) -> bool:
 
 @cache
 def _operand(kind: type) -> str | None:
-    """Return the field of an operation of this type by whose type it is one of floats."""
+    """Return the operand field whose type tells whether such an operation works on floats."""
     return next((name for name in ("a", "value") if hasattr(kind, name)), None)

@@ -14,7 +14,7 @@ class Counters:
         self._made: list[tuple[KernelTarget, PlanCounter, TrafficCounter]] = []
 
     def of(self, target: KernelTarget) -> tuple[PlanCounter, TrafficCounter]:
-        """What counts instructions and cycles, and what counts accesses of memories and of flash."""
+        """Return the counter of instructions and cycles, and the counter of accesses to memories and flash."""
         for known, work, traffic in self._made:
             if known == target:
                 return work, traffic

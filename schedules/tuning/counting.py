@@ -1,4 +1,4 @@
-"""Tasks for counting the instructions of a single kernel: its calls in one inference, and the rows that they access."""
+"""Tasks for counting a single kernel's instructions: its calls in an inference, and the rows they access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Task:
-    """All calls of one operator's kernel in one inference, without the other operators."""
+    """All calls to an operator's kernel in an inference, without the rest of the network."""
 
     kernel: RowKernel
     inputs: tuple[Feed, ...]
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The cost of a kernel in one inference."""
+    """The cost of a kernel in an inference."""
 
     instructions: int  # executed in all calls
     bytes: int  # of code
@@ -50,7 +50,7 @@ Counter = Callable[[Sequence[Task]], list[Count]]
 
 
 def task_of(graph: Graph, op: Op, access: RowAccess, kernel: RowKernel) -> Task | None:
-    """The task of an operator's kernel; None for kernels with parameters that only a plan determines."""
+    """Build the task of an operator's kernel; None for kernels with parameters that only a plan determines."""
     if any(p.role not in _PLAIN for p in kernel.params) or not kernel.params:
         return None
     feeds = []

@@ -19,14 +19,17 @@ ms: Any = s_tir.meta_schedule
 
 
 def local_pair(repeat_ms: int, repeats: int = 3) -> tuple[Any, Any]:
-    """A builder, and a runner of what it builds. The runner reports the least time of `repeats` measurements, each of
-    `repeat_ms` milliseconds or one call, whichever is longer."""
+    """Make a builder and a runner for its builds.
+
+    The runner reports the least time of `repeats` measurements, each `repeat_ms` milliseconds or one call, whichever is
+    longer.
+    """
     built: dict[str, Any] = {}
     return _Builder(built), _Runner(built, repeat_ms, repeats)
 
 
 def _tensor(shape: tuple[int, ...], dtype: str, random: np.random.Generator) -> Any:
-    """A tensor of random numbers: floats normally distributed, integers from 0 to 3."""
+    """Make a tensor of random numbers: floats normally distributed, integers from 0 to 3."""
     floats = np.dtype(dtype).kind == "f"
     value = random.standard_normal(shape) if floats else random.integers(0, 4, shape)
     return tvm.runtime.tensor(value.astype(dtype))
@@ -76,7 +79,7 @@ class _Runner(ms.runner.PyRunner):
 
 @derived_object
 class Measured(ms.runner.PyRunnerFuture):
-    """What a candidate takes, in seconds, or why it does not run."""
+    """A candidate's time, in seconds, or why it does not run."""
 
     def __init__(self, seconds: list[float] | None, error: str | None) -> None:
         super().__init__()

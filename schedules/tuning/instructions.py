@@ -1,12 +1,12 @@
-"""Instructions of TIR functions, counted statically: kernels, and the driver's code of a step.
+"""Instructions of TIR functions, counted statically: kernels, and the driver's code for a step.
 
-Every statement has a number of instructions; loops multiply, branches choose. Where the extent of a loop or the condition of
-a branch depends on integers that are known (the row of a call, the columns of a tile), they are computed, by a small
-interpreter of integer arithmetic; all else is counted once, when the function is read. What a compiler makes of a kernel
-differs by a factor that is much the same for all kernels of a family (`schedules.tuning.rates`).
+Every statement has a number of instructions; loops multiply, branches choose. If a loop's extent or a branch's
+condition depends on known integers (a call's row, a tile's columns), they are computed, by a small interpreter for
+integer arithmetic; everything else is counted once, when the function is read. The compiled code differs by a factor
+that is much the same for all kernels in a family (`schedules.tuning.rates`).
 
-A load, a store, an operation or an intrinsic is one instruction; index arithmetic and accesses of small local buffers
-(registers) are free. `operation_costs` has what takes more, `computed_once` how often compilers compute that.
+A load, a store, an operation or an intrinsic is one instruction; index arithmetic and accesses to small local buffers
+(registers) are free. `operation_costs` has everything more expensive, `computed_once` how often compilers compute it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Read = TypeVar("Read", bound="Function")
 
 
 class Library(Generic[Read]):
-    """Functions of kernels, as `reads` reads them for a counter. Each is read once, whatever operators and plans call it."""
+    """Kernel functions, as read by `reads` for a counter. Each is read once, whatever operators and plans call it."""
 
     def __init__(self, counter: Counter, reads: Callable[[Counter, PrimFunc], Read]) -> None:
         self._counter, self._reads = counter, reads
@@ -59,7 +59,7 @@ class Library(Generic[Read]):
         self._read: dict[int, list[tuple[PrimFunc, Read]]] = {}  # by structural hash
 
     def read(self, func: PrimFunc) -> Read:
-        """A function, or one of the same structure that was read before."""
+        """Read a function, or return one with the same structure read before."""
         found = self._known.get(hash(func))
         if found is None or not found[0].same_as(func):
             found = self._known[hash(func)] = func, self._structure(func)
@@ -76,13 +76,13 @@ class Library(Generic[Read]):
 
 @dataclass
 class Counter:
-    """Counts the instructions of the functions of a module, for a core.
+    """Counter of instructions in a module's functions, for a core.
 
-    `functions` are what calls of a `GlobalVar` may name; `factors`, by name, what their counts are multiplied by. `memory`
-    gives the value of an element of a buffer that is not local, None where it is unknown. `inlines` says whether a compiler
-    sees functions where they are called: those called with constants alone become part of their caller. `unrolled` is the
-    number of instructions up to which LLVM writes out iterations of a loop whose count it knows, 0 for GCC; `vectors` says
-    whether it makes vectors of loops.
+    `functions` are the possible targets of a `GlobalVar` call; `factors`, by name, multiply their counts. `memory`
+    gives an element's value in a buffer that is not local, None if unknown. `inlines` tells that a compiler sees
+    functions at their calls: functions called with constants alone become part of their caller. `unrolled` is the
+    number of instructions up to which LLVM writes out iterations of a loop with a known count, 0 for GCC; `vectors`
+    tells that it vectorizes loops.
     """
 
     core: Core
@@ -95,7 +95,7 @@ class Counter:
 
     @classmethod
     def of(cls, target: KernelTarget) -> Counter:
-        """A counter for what the back end of a target makes of functions."""
+        """Make a counter for code from a target's back end."""
         return cls(
             target.core,
             inlines=target.backend == "c",
@@ -104,8 +104,10 @@ class Counter:
         )
 
     def called(self, name: str, values: Sequence[int | None], inlined: bool = False) -> float:
-        """Instructions of a call of function `name` with these arguments, the factor of its family included; without what it
-        takes to enter it where it is `inlined`."""
+        """Count the instructions of calling function `name` with these arguments, its family's factor included.
+
+        If `inlined`, the entry is not counted.
+        """
         function = self.functions[name]
         entry = function.entry if inlined else 0.0
         return self.factors.get(name, 1.0) * (function.count(values) - entry)
@@ -122,13 +124,13 @@ class Function:
         self._known: dict[tuple[int | None, ...], Any] = {}
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
-        """What reads the body, and the instructions before it."""
+        """Return the body's reader, and the instructions before it."""
         reader = Reader(counter, func.body)
         used, entry = reader.survey.read(), _SAVED if reader.survey.loops else _LEAF
         return reader, entry + sum(p in used for p in self.params)
 
     def count(self, values: Sequence[int | None]) -> Any:
-        """Instructions of a call; `values` are the arguments, None for pointers and what is not known."""
+        """Count the instructions of a call; `values` are the arguments, None for pointers and unknown values."""
         key = tuple(values[k] for k in self.deciding)
         if key not in self._known:
             env: Env = {self.params[k]: v for k, v in zip(self.deciding, key, strict=True)}
@@ -137,21 +139,22 @@ class Function:
 
 
 def read(counter: Counter, stmt: Any, given: Sequence[Any]) -> Part:
-    """The instructions of a statement that refers to the variables `given`, whose values an `Env` will have."""
+    """Read the instructions of a statement that refers to the variables `given`, whose values an `Env` will have."""
     reader = Reader(counter, stmt)
     reader.deciding |= {hash(v) for v in given}
     return reader.statement(stmt)
 
 
 def taken(part: Part, env: Env) -> float:
-    """The instructions of a part where `env` is known."""
+    """Return the instructions of a part for a known `env`."""
     return part(env) if callable(part) else part
 
 
 class Reader:
-    """Reads statements into parts; `deciding` are the variables and local buffers that loops and branches depend on.
+    """Reader of statements into parts; `deciding` are the variables and local buffers that loops and branches depend
+    on.
 
-    `schedules.tuning.traffic` counts bytes in place of instructions by other costs of the same statements.
+    `schedules.tuning.traffic` counts bytes in place of instructions, by different costs for the same statements.
     """
 
     loop, entered, branch = float(_LOOP), float(_ENTERED), float(_BRANCH)
@@ -231,9 +234,11 @@ class Reader:
         return passes
 
     def _written_out(self, loop: Any, count: int | None, body: Part, vectors: bool) -> int:
-        """How often the body of a loop that runs `count` times stands in the loop that a compiler makes of it; 0 where it makes
-        none, and writes out all iterations: few ones that are no longer than the loop, or, where `Counter.unrolled` says so,
-        longer ones. A loop of vectors is written out as a whole or not at all."""
+        """Return how often a loop body with `count` runs stands in the compiled loop; 0 if no loop is left.
+
+        Compilers write out all iterations if there are few, no longer than the loop itself, or longer ones as
+        `Counter.unrolled` tells. A loop of vectors is written out as a whole or not at all.
+        """
         if loop.kind == tirx.ForKind.UNROLLED or int_value(loop.extent) == 1:
             return 0
         if not self.loop or int_value(loop.extent) is None or count is None or callable(body) or _of_vectors(loop):
@@ -244,7 +249,9 @@ class Reader:
         return 1 if vectors else max((k for k in range(1, most + 1) if count % k == 0), default=1)
 
     def _bound(self, stmt: Any) -> float:
-        """Instructions of a binding: of an index, one where a loop steps through it, and the rest before the loop."""
+        """Count the instructions of a binding: for an index, one if a loop steps through it, and the rest before the
+        loop.
+        """
         cost = self.value(stmt.value)
         if hash(stmt.var) not in self.places or cost <= 1.0:
             return cost
@@ -265,7 +272,9 @@ class Reader:
         return chosen
 
     def _assigned(self, cost: float, target: Any, value: Any, decided: int | None = None) -> Part:
-        """What assigns `value` to the key `target`, where anything depends on it: on `decided`, by default the target."""
+        """Return a part that sets the key `target` to `value`, if anything depends on `decided` (by default the
+        target).
+        """
         if (target if decided is None else decided) not in self.deciding:
             return cost
         known = self.known(value)
@@ -293,7 +302,9 @@ class Reader:
         return lambda env: head + self.counter.called(name, arguments(env), inlined)
 
     def deciding_arguments(self, function: Function, args: Sequence[Any]) -> Callable[[Env], Sequence[int | None]]:
-        """The arguments of a call as `Function.count` takes them; those that its count does not depend on are not computed."""
+        """Compute a call's arguments as `Function.count` takes them; arguments its count does not depend on are
+        skipped.
+        """
         known = [(k, self.known(args[k])) for k in function.deciding]
 
         def values(env: Env) -> Sequence[int | None]:
@@ -307,7 +318,7 @@ class Reader:
     # Expressions.
 
     def value(self, value: Any) -> float:
-        """Instructions of an expression, index arithmetic left out."""
+        """Count the instructions of an expression, without index arithmetic."""
         kind = type(value)
         if kind in _FREE:
             return 0.0
@@ -341,18 +352,18 @@ _FREE = {tirx.Var, tirx.IntImm, tirx.FloatImm}
 
 @cache
 def _operands(kind: type) -> list[str]:
-    """The fields of an operation that hold its operands."""
+    """Return the fields of an operation that hold its operands."""
     return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]
 
 
 @cache
 def _computed(kind: type) -> bool:
-    """Whether arguments of this type are expressions, and not names."""
+    """Test whether arguments of this type are expressions, not names."""
     return issubclass(kind, ir.Expr) and not issubclass(kind, ir.StringImm)
 
 
 def _of_vectors(loop: Any) -> bool:
-    """Whether a loop's code is of vectors, of which LLVM writes out no loops."""
+    """Test whether a loop's code is vectors; LLVM writes out no such loop."""
     return any("x" in dtype_of(s.value) for s in collect(loop.body, tirx.BufferStore))
 
 
@@ -366,7 +377,7 @@ def _scaled(part: Part, count: float) -> Part:
 
 
 def sampled(count: int, most: int) -> list[tuple[int, float]]:
-    """Indices below `count` with weights that sum up to it: all of them, or `most`, both ends and some of the middle."""
+    """Choose indices below `count` with weights that sum up to it: all, or `most`, both ends and some from the middle."""
     if count <= most:
         return [(i, 1.0) for i in range(count)]
     ends = most // 4

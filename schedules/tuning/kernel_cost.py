@@ -1,7 +1,7 @@
-"""Analytic cost model of a row kernel: instructions per call and bytes of code, estimated from its statements.
+"""Analytic cost model of a row kernel: instructions per call and code bytes, estimated from its statements.
 
-A load, a store, an intrinsic or an arithmetic operation outside of an index is one instruction (`_GENERAL` in 64 bits);
-accesses of local buffers (registers) are free, a loop costs three per iteration. A loop whose extent is not constant
+A load, a store, an intrinsic or an arithmetic operation outside an index is one instruction (`_GENERAL` in 64 bits);
+accesses to local buffers (registers) are free, a loop costs three per iteration. A loop without a constant extent
 counts as `UNKNOWN_PASSES` iterations. Good enough to rank candidates for counting; exact counts come from the emulator.
 """
 
@@ -29,7 +29,7 @@ class KernelCost:
 
 
 def kernel_cost(func: PrimFunc) -> KernelCost:
-    """The analytic cost of one call of `func`."""
+    """Estimate the analytic cost of a call to `func`."""
     walk = _Walk({hash(a.buffer) for a in collect(func.body, tirx.AllocBuffer)})
     instructions, code = walk.statement(func.body)
     entry = 8 + len(func.params)
@@ -43,7 +43,7 @@ class _Walk:
         self.registers = registers
 
     def statement(self, stmt: Any) -> tuple[float, float]:
-        """Instructions that a statement executes, and instructions of its code."""
+        """Count the instructions that a statement executes, and its code's instructions."""
         kind = type(stmt)
         if kind is tirx.SeqStmt:
             parts = [self.statement(s) for s in elements(stmt.seq)]
@@ -63,7 +63,7 @@ class _Walk:
         return 0.0, 0.0
 
     def value(self, value: Any) -> float:
-        """Instructions of an expression, index arithmetic left out."""
+        """Count the instructions of an expression, without index arithmetic."""
         kind = type(value)
         if _free(kind):
             return 0.0
@@ -80,11 +80,11 @@ class _Walk:
 
 @cache
 def _free(kind: type) -> bool:
-    """Whether expressions of a type take no instruction."""
+    """Test that expressions of a type take no instruction."""
     return issubclass(kind, _FREE)
 
 
 @cache
 def _operands(kind: type) -> list[str]:
-    """The fields of an operation that hold its operands."""
+    """Return the fields of an operation that hold its operands."""
     return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]

@@ -1,4 +1,4 @@
-"""Values of integer expressions of TIR where variables are known: a small interpreter, for `schedules.tuning.instructions`."""
+"""Values of integer TIR expressions for known variables: a small interpreter, for `schedules.tuning.instructions`."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ _ARITHMETIC = _of_arithmetic()
 
 @dataclass(frozen=True)
 class Values:
-    """Turns expressions into functions of what is known.
+    """Converter of expressions to functions of known values.
 
-    `registers` are hashes of local buffers, whose elements an `Env` holds; `memory` gives those of other buffers.
+    `registers` are hashes of local buffers, whose elements an `Env` holds; `memory` gives all other buffers' elements.
     """
 
     registers: set[int]
     memory: Callable[[Any, int], int | None]
 
     def of(self, value: Any) -> Known:
-        """A function of what is known to the value of an integer expression, None where that is not known."""
+        """Return a function from known values to an integer expression's value, None if unknown."""
         kind = type(value)
         if kind is int or kind is tirx.IntImm:
             number = int_value(value)
@@ -121,12 +121,12 @@ def _either(condition: Known, yes: Known, no: Known) -> Known:
 
 @lru_cache(maxsize=1024)
 def survey(body: Any) -> Survey:
-    """The survey of a statement, which several readers share."""
+    """Return a statement's survey, shared by several readers."""
     return Survey(body)
 
 
 class Survey:
-    """The variables and buffers of a statement, by hash, and what follows from which: all found in one visit."""
+    """The variables and buffers in a statement, by hash, and their dependences: all found in one visit."""
 
     def __init__(self, body: Any) -> None:
         self.buffers: list[Any] = []  # that are allocated
@@ -151,19 +151,18 @@ class Survey:
         )
 
     def read(self) -> set[int]:
-        """Variables and buffers that are read or bound."""
+        """Return the variables and buffers read or bound."""
         return set(self._seen)
 
     def deciding(self) -> set[int]:
-        """Variables and buffers from whose values extents of loops and arguments of calls follow, and conditions of
-        branches."""
+        """Return the variables and buffers that determine loop extents, call arguments and branch conditions."""
         found, givers = set(self._roots), [*self._binds, *self._stores]
         while more := {v for target, read in givers if target in found for v in read} - found:
             found = found | more
         return found
 
     def indices(self) -> set[int]:
-        """The variables that are read in indices alone, themselves or through others: loops step through them."""
+        """Return the variables read only in indices, directly or indirectly: loops step through them."""
         inside, total = Tally(self._inside), Tally(self._seen)
         found: set[int] = set()
         for own, read in reversed(self._binds):
@@ -173,7 +172,7 @@ class Survey:
         return found
 
     def _read(self, value: Any, visitor: Any) -> list[int]:
-        """Visits an expression: what it reads."""
+        """Visit an expression, and return what it reads."""
         kind = type(value)
         if kind is tirx.IntImm or kind is int:
             return []

@@ -69,12 +69,12 @@ class Tuned:
 
     @property
     def tuned(self) -> int:
-        """How many operators have tuned kernels."""
+        """Count the operators with tuned kernels."""
         return sum(k is not None for k in self.kernels)
 
 
 def host_target() -> Any:
-    """The LLVM target of this machine, with one core."""
+    """Return the LLVM target for this machine, with one core."""
     return tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
@@ -129,12 +129,12 @@ def tune(
 
 
 def plain(kernel: RowKernel) -> RowKernel:
-    """A tuned kernel without vector loops, with the same results: for C compilers, and to count its operations."""
+    """Return a tuned kernel without vector loops, with the same results: for C compilers, and to count its operations."""
     return replace(kernel, code=serial(kernel.func))
 
 
 def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc | None]) -> RowKernel:
-    """The kernel with the fastest schedule of its row form. Raises `NotTunableError`."""
+    """Build the kernel with its row form's fastest schedule. Raises `NotTunableError`."""
     best = scheduled[tvm_ffi.structural_hash(form.func)]
     if best is None:
         raise NotTunableError("no candidate ran, or none was measured")
@@ -177,7 +177,9 @@ def _database(folder: Path) -> Any:
 
 
 def measured_by(pair: tuple[Any, Any], search: Search, database: Any) -> dict[str, Any]:
-    """Keywords of MetaSchedule's searches: batches of candidates that a builder and a runner measure for `database`."""
+    """Return keywords for MetaSchedule's searches: batches of candidates measured by a builder and a runner for
+    `database`.
+    """
     builder, runner = pair
     return {
         "num_trials_per_iter": min(search.batch, search.trials),
@@ -211,7 +213,9 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
 
 
 def _design(sch: Any) -> None:
-    """The search space: tiles of pixels and channels, the sums of a tile in one nest, channels innermost and vectorized."""
+    """Define the search space: tiles of pixels and channels, a tile's sums in one nest, channels innermost and
+    vectorized.
+    """
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     last = blocks[-1]
     loops = sch.get_loops(last)
@@ -248,7 +252,7 @@ def _chance(sch: Any) -> bool:
 
 
 def _best(database: Any, form: PrimFunc) -> PrimFunc | None:
-    """The row form under its fastest recorded schedule, None where there is none."""
+    """Return the row form under its fastest recorded schedule, None if there is none."""
     mod = tvm.IRModule({"main": form})
     if not database.has_workload(mod):
         return None

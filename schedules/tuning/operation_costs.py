@@ -1,4 +1,4 @@
-"""Instructions of single operations of TIR on a core: those of `schedules.tuning.instructions` that are not one each."""
+"""Instructions of single TIR operations on a core: the exceptions from `schedules.tuning.instructions`' one each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SOFT = {
 
 @dataclass(frozen=True)
 class OperationCosts:
-    """Instructions of operations that are not one instruction each."""
+    """Instructions of operations that take several instructions each."""
 
     fpu: bool  # computes floats of 32 bits
     doubles: bool  # and of 64 bits
@@ -65,7 +65,7 @@ class OperationCosts:
         return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
 
     def _of_pairs(self, node: Any) -> float:
-        """Of integers of 64 bits, which two registers hold."""
+        """Return the cost for 64-bit integers, which two registers hold."""
         kind = type(node)
         if kind is tirx.Mul:
             return self.own.get(*(("mul64", 1.0) if _narrow(node.a) and _narrow(node.b) else ("mul64_wide", 4.0)))
@@ -85,11 +85,11 @@ class OperationCosts:
         return (150.0 if kind is tirx.Div else 35.0 if kind is tirx.Mul else 50.0) * self._soft(dtype)
 
     def _computes(self, dtype: str) -> bool:
-        """Whether floats of a type are computed by hardware."""
+        """Return True if hardware computes floats of this type."""
         return self.doubles if dtype.startswith("float64") else self.fpu
 
     def _soft(self, dtype: str) -> float:
-        """What arithmetic of floats takes without hardware, to that of 32 bits on Cortex-M3."""
+        """Return the cost of software float arithmetic, relative to 32 bits on Cortex-M3."""
         return self.own.get("double", 3.0) if dtype.startswith("float64") else self.own.get("float", 1.0)
 
     def cast(self, node: Any) -> float:
@@ -109,12 +109,12 @@ class OperationCosts:
         return self.own.get(short, _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0))
 
     def load(self, dtype: str) -> float:
-        """Instructions of a load of an element that is not in a register."""
+        """Count the instructions to load an element not in a register."""
         return self.own.get("load8", 1.0) if dtype == "int8" else 1.0
 
 
 def _narrow(value: Any) -> bool:
-    """Whether an integer of 64 bits is one of at most 32."""
+    """Test whether a 64-bit integer has at most 32 significant bits."""
     number = int_value(value)
     return (
         -(2**31) <= number < 2**31
@@ -124,8 +124,11 @@ def _narrow(value: Any) -> bool:
 
 
 def stored_words(statements: Sequence[Any]) -> set[int]:
-    """The positions of statements that compilers merge to stores of words: a word is taken apart, its four bytes are stored
-    one behind the other."""
+    """Find the statements that compilers merge into word stores: a word is taken apart, and its four bytes are stored
+    in order.
+
+    Return their positions.
+    """
     taken_from: dict[int, tuple[int, Any]] = {}  # by variable: where it is bound, and the word that it is a byte of
     found: set[int] = set()
     run: list[tuple[int, int, Any]] = []  # positions of stores and of what they store, and the word
@@ -149,7 +152,7 @@ def _uncast(value: Any) -> Any:
 
 
 def _byte_of(value: Any) -> Any:
-    """The variable of a word of which `value` is one byte, as an integer; None for any other value."""
+    """Return the word variable of which `value` is a byte, as an integer; None for any other value."""
     narrow = False
     while type(value) is tirx.Cast:
         narrow, value = narrow or dtype_of(value) in ("int8", "uint8"), value.value

@@ -1,8 +1,8 @@
-"""Instructions and cycles of a whole plan, estimated from the very code that it is lowered to: kernels, helpers, calls.
+"""Instructions and cycles of a whole plan, estimated from the very code it is lowered to: kernels, helpers, calls.
 
-Every operator's step is written as the driver has it (`schedules.driver.lower_plan`), whatever form of kernel it calls, and
-counted for a sample of the steps of the plan; each kernel's count is multiplied by the rate of its family. An operator's
-cycles are its instructions times the cycles that one takes in kernels of its family.
+Every operator's step is written as in the driver (`schedules.driver.lower_plan`), whatever kernel form it calls, and
+counted for a sample of the plan's steps; each kernel's count is multiplied by its family's rate. An operator's cycles
+are its instructions times the cycles per instruction in kernels of its family.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class PlanCounter:
         self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
-        """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
+        """Estimate an inference's work, by operator; `kernels` are the plan's (None for views)."""
         return self.count_written(WrittenPlan(plan, kernels))
 
     def count_written(self, written: WrittenPlan) -> list[Work]:
-        """The same of a plan whose steps are written; it does not depend on where blocks lie."""
+        """Estimate the work of a plan with written steps; it does not depend on block addresses."""
         return with_fetches(written.plan, self.kernels_written(written))
 
     def kernels_written(self, written: WrittenPlan) -> list[tuple[Work, float]]:
-        """Return the work by operator without what fetches its steps from tables, and the cycles of an instruction."""
+        """Return the work by operator without fetching steps from tables, and the cycles of an instruction."""
         plan, kernels = written.plan, written.kernels
         self._kept += kernels
         read_once = counted("kernels read", written.functions.items())
@@ -62,7 +62,7 @@ class PlanCounter:
         return [(Work(n, n * cycle), cycle) for n, cycle in zip(total, cycles, strict=True)]
 
     def _rates(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[dict[str, float], list[float]]:
-        """The rates of kernels by the names that `WrittenPlan` gives their functions; cycles of an instruction by operator."""
+        """Return the kernels' rates by their function names in `WrittenPlan`; cycles of an instruction by operator."""
         factors: dict[str, float] = {}
         cycles = [self._otherwise] * len(kernels)
         for op, kernel in zip(plan.graph.ops, kernels, strict=True):
@@ -75,7 +75,7 @@ class PlanCounter:
 
 
 def with_fetches(plan: Plan, kernels: Sequence[tuple[Work, float]]) -> list[Work]:
-    """Return the work by operator with what fetches its steps from the table of its segment; as `kernels_written`."""
+    """Return the work by operator with fetching steps from its segment's table; as `kernels_written`."""
     found = [work for work, _ in kernels]
     for segment in plan.segments:
         steps = Tally(segment.trace)
@@ -86,12 +86,14 @@ def with_fetches(plan: Plan, kernels: Sequence[tuple[Work, float]]) -> list[Work
 
 
 def fetching(position: int) -> float:
-    """Instructions that fetch a step of the operator that is the `position`-th of its segment to run."""
+    """Return the instructions that fetch a step of the operator running at `position` in its segment."""
     return _FETCH + _COMPARE * position
 
 
 def task_instructions(task: Task, target: KernelTarget) -> float:
-    """Instructions of a kernel's calls in one inference, without a rate: what `runs.count` counts for the task."""
+    """Count the instructions of a kernel's calls in an inference, without a rate: the quantity `runs.count` counts for
+    the task.
+    """
     function = Function(Counter.of(target), task.kernel.func)
 
     def value(p: Param, y: int) -> int | None:
@@ -108,7 +110,7 @@ def task_instructions(task: Task, target: KernelTarget) -> float:
 
 
 def _flash(driver: Driver) -> Callable[[Any, int], int | None]:
-    """A function that gives the elements of the driver's tables in flash."""
+    """Return a function that gives the elements of the driver's tables in flash."""
 
     def element(buffer: Any, index: int) -> int | None:
         views = driver.memory.views.items()

@@ -1,12 +1,13 @@
-"""Rates: what compilers make of kernels, as counted instructions for each one that `instructions` counts statically.
+"""Rates: the effect of compilers on kernels, as counted instructions per statically counted instruction
+(`instructions`).
 
-A rate belongs to a core with a back end, and to a family of kernels: kind of operator, element type and performance schedule
-without its parameters, and with them where several shapes were counted. `benchmarks/estimates.py` counts kernels of every
-family in the emulator and writes the file; the rate is the one of least largest error. Families that were not counted on a
-core get the rates of a compatible one, or of the nearest families that were.
+A rate belongs to a core with a back end, and to a kernel family: operator kind, element type and performance schedule
+without its parameters, and with them if several shapes were counted. `benchmarks/estimates.py` counts kernels from
+every family in the emulator and writes the file; the rate minimizes the largest error. Families not counted on a core
+get a compatible core's rates, or the nearest counted families'.
 
-Cycles per instruction are kept in the same way (`CYCLES`), by core and family: `benchmarks/cycles.py` times the blocks of code
-that the emulator ran.
+Cycles per instruction are kept in the same way (`CYCLES`), by core and family: `benchmarks/cycles.py` times the code
+blocks run by the emulator.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Family:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Where its rate stands in a table: under the variant itself, else under the schedule with all of its variants."""
+        """Return the keys of its rate in a table: the variant itself, else the schedule with all its variants."""
         return f"{self.kind}|{self.dtype}|{self.variant}", f"{self.kind}|{self.dtype}|{self.rule}"
 
 
@@ -51,7 +52,7 @@ class Rates:
     rates: Mapping[str, Mapping[str, float]]
 
     def rate(self, target: KernelTarget, family: Family, otherwise: float = 1.0) -> float:
-        """The rate of a family on a core: counted, or that of families alike; `otherwise` where there are none."""
+        """Return a family's rate on a core: counted, or similar families'; `otherwise` if there are none."""
         compatible = f"{target.core.compatible.get(target.backend)} {target.backend}"
         known = {**self.rates.get(compatible, {}), **self.rates.get(device(target), {})}
         for key in family.keys:
@@ -75,13 +76,13 @@ class Rates:
 
 @lru_cache(maxsize=1)
 def shipped() -> Rates:
-    """The rates that come with the package."""
+    """Return the rates shipped with the package."""
     return _read(SHIPPED)
 
 
 @lru_cache(maxsize=1)
 def shipped_cycles() -> Rates:
-    """The cycles per instruction that come with the package."""
+    """Return the cycles per instruction shipped with the package."""
     return _read(CYCLES)
 
 

@@ -1,13 +1,13 @@
-"""Row forms: the interior of one output row as a function of whole tensors, which tuners can call and schedule.
+"""Row forms: an output row's interior as a function of whole tensors, which tuners can call and schedule.
 
-A tuner cannot call a row kernel, which takes pointers, slots of rings and a row number. It can call its *row form*:
+A tuner cannot call a row kernel, which takes pointers, ring slots and a row number. It can call its *row form*:
 
     row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
 
-the operator's own blocks restricted to one row, and to columns, whose windows contain no padding, so that every loop has
-a constant extent and there are no conditions. `splice` puts a scheduled row form back into the kernel: in rows without
-padding, the columns at both edges are computed by the generic code and those between by the scheduled row form; other
-rows are computed by the generic code. Only the addresses differ from the tuned function: row r of the window becomes its
+the operator's own blocks limited to one row, and to columns, whose windows contain no padding, so every loop has a
+constant extent and there are no conditions. `splice` puts a scheduled row form back into the kernel: in rows without
+padding, the generic code computes the columns at both edges and the scheduled row form the columns between; all other
+rows are computed by the generic code. Only the addresses differ from the tuned function: the window's row r becomes its
 slot in the ring.
 """
 
@@ -38,7 +38,7 @@ class NotTunableError(Exception):
 
 @dataclass(frozen=True)
 class RowForm:
-    """A row form, and the rows and columns of the output that it can compute."""
+    """A row form, and the output rows and columns it can compute."""
 
     func: PrimFunc  # parameters: input rows of the windows, constants, one output row
     rows: range  # output rows that read no padding
@@ -46,7 +46,7 @@ class RowForm:
 
 
 def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
-    """The row form of an operator. Raises `NotTunableError` where it has none."""
+    """Build an operator's row form. Raises `NotTunableError` if it has none."""
     known = access.rowwise and len(access.output_axes) == 1 and len(access.columns) == len(access.windows)
     if not known or any(c is None or w is None for c, w in zip(access.columns, access.windows, strict=True)):
         raise NotTunableError(access.opaque or "its rows and columns are not known")
@@ -65,7 +65,7 @@ def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
 
 
 def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -> range:
-    """The output rows (or columns) whose windows lie inside of all inputs."""
+    """Return the output rows (or columns) whose windows lie inside all inputs."""
     if any(w.denominator != 1 or w.stride == 0 for w in windows):
         raise NotTunableError("its windows do not advance with every slice")
     inside = [
@@ -134,7 +134,7 @@ class _Restriction:
         return nest
 
     def _moved(self, node: Any, row: Var, column: Var, analyzer: Any) -> Any:
-        """A statement rewritten for the restricted buffers, padding conditions resolved."""
+        """Rewrite a statement for the restricted buffers, with padding conditions resolved."""
         at = {row: row + self.rows.start, column: column + self.columns.start}
 
         def shifted(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
@@ -161,7 +161,7 @@ class _Restriction:
 
 
 def _values(node: Any) -> list[Any]:
-    """The stored values of all stores, with loads replaced by 0, so that their indices are left out."""
+    """Return the stored values of all stores, with loads replaced by 0, so that their indices are left out."""
     stripped = tir.replace(
         [s.value for s in tir.stores(node)], ir.TensorLoad, lambda x: tirx.const(0, tir.dtype_of(x.source))
     )
@@ -187,9 +187,9 @@ def _resized(buffer: Buffer, extents: Mapping[int, int]) -> Buffer:
 def splice(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, form: RowForm, scheduled: PrimFunc, name: str
 ) -> RowKernel:
-    """The row kernel of an operator with `scheduled`, its row form under some schedule, in the interior.
+    """Build an operator's row kernel with `scheduled`, its row form under some schedule, in the interior.
 
-    Parameters, constants and results are those of the generic kernel. Raises `NotTunableError` where it cannot be built.
+    Parameters, constants and results equal the generic kernel's. Raises `NotTunableError` if it cannot be built.
     """
     try:
         return build(func, constants, _Spliced(access, form, scheduled), name)
@@ -229,7 +229,7 @@ class _Spliced(Assembly):
         return tirx.IfThenElse(reduce(tirx.And, guards), inside, *_columns(loops[0], range(wide)))
 
     def _interior(self, lowered: PrimFunc, output: Buffer, axis: int) -> Stmt:
-        """The body of the scheduled row form, rewritten to access row y of the operator's own tensors."""
+        """Rewrite the scheduled row form's body to access row y of the operator's own tensors."""
         form = tvm.IRModule({"main": self.scheduled})
         function = lower_blocks(form)["main"]
         whole = dict(zip(function.params, lowered.params, strict=True))
@@ -252,7 +252,7 @@ class _Spliced(Assembly):
 
 
 def _columns(loop: Any, columns: range) -> list[Stmt]:
-    """A copy of a loop over all columns that runs over `columns` only; empty where there are none."""
+    """Copy a loop over all columns to run over `columns` only; empty if there are none."""
     if not columns:
         return []
     step = tirx.Var(loop.loop_var.name, "int32")
@@ -261,7 +261,7 @@ def _columns(loop: Any, columns: range) -> list[Stmt]:
 
 
 def _own_buffers(body: Stmt) -> Stmt:
-    """A copy of a body with new allocated buffers: copies must not share them."""
+    """Copy a body with new allocated buffers: copies must not share them."""
     own = {
         a.buffer: tirx.decl_buffer(tir.shape_of(a.buffer), tir.dtype_of(a.buffer), a.buffer.name)
         for a in tir.collect(body, tirx.AllocBuffer)
@@ -272,7 +272,7 @@ def _own_buffers(body: Stmt) -> Stmt:
 
 
 def serial(kernel: PrimFunc) -> PrimFunc:
-    """A kernel with vectorized and unrolled loops turned into serial ones and pragmas removed, for C compilers."""
+    """Convert a kernel's vectorized and unrolled loops to serial loops and remove pragmas, for C compilers."""
 
     def on_for(loop: Any) -> Any:
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)

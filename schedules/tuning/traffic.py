@@ -234,7 +234,7 @@ _LEAVES = {tirx.Var, tirx.IntImm, tirx.FloatImm}
 
 @cache
 def _operands(kind: type) -> list[str]:
-    """The fields of an expression of this type that hold its operands."""
+    """Return the operand fields of an expression type."""
     return [name for name in ("a", "b", "value", "vector", "base") if hasattr(kind, name)]
 
 
@@ -248,7 +248,7 @@ def _is_pointer(value: Any) -> bool:
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of an element, or of the lanes of a vector."""
+    """Return the bytes of an element, or of a vector's lanes."""
     scalar, _, lanes = dtype.partition("x")
     return ITEM_BYTES.get(scalar, 4) * int(lanes or 1)
 

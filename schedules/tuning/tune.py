@@ -1,11 +1,12 @@
-"""Tuning by instruction counts: a database of counts, the candidates to count, and the choice of variants for a network.
+"""Tuning by instruction counts: a database of counts, the candidates to count, and the choice of variants for a
+network.
 
-A count holds the instructions of one inference and the bytes of code of one variant, for a shape (`variants.shape_key`),
-a core and a back end. The database is a text file with one sorted line per shape, so that equal counts give equal files.
-Candidates are ranked by the analytic model (`kernel_cost`), corrected by gradient-boosted trees once there are enough
-counts (`schedules.tuning.tune_model`); the best few of each shape are counted. The choice for a network minimises
-instructions plus a price for each byte of code: 0 for `speed`, a high one for `size`, for `balanced` a low one or the
-least that meets a budget of code (a multiple-choice knapsack, by Lagrangian relaxation).
+A count holds an inference's instructions and a variant's code bytes, for a shape (`variants.shape_key`), a core and a
+back end. The database is a text file with one sorted line per shape, so equal counts give equal files. Candidates are
+ranked by the analytic model (`kernel_cost`), corrected by gradient-boosted trees once there are enough counts
+(`schedules.tuning.tune_model`); the best few for each shape are counted. The choice for a network minimises
+instructions plus a price for each byte of code: 0 for `speed`, a high price for `size`, for `balanced` a low price or
+the least that meets a code budget (a multiple-choice knapsack, by Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Database:
     """Counts by core and back end, shape and variant."""
 
     def __init__(self, rows: Iterable[tuple[str, str, Options]] = ()) -> None:
-        """`rows` are tuples of a core and back end (`device`), a shape key, and counts by variant."""
+        """Build a database from `rows`: core and back end (`device`), shape key, and counts by variant."""
         self._entries: dict[str, dict[str, dict[str, Count]]] = {}
         self._take(rows)
 
@@ -54,27 +55,27 @@ class Database:
         return ((name, shape, o) for name, shapes in self._entries.items() for shape, o in shapes.items())
 
     def options(self, target: KernelTarget, shape: str) -> Options:
-        """The counts of a shape on a core, or, where it has none, on a compatible core; empty where both have none."""
+        """Return a shape's counts on a core, or else on a compatible core; empty if both have none."""
         compatible = f"{target.core.compatible.get(target.backend)} {target.backend}"
         return self.counted(target, shape) or self._entries.get(compatible, {}).get(shape, {})
 
     def counted(self, target: KernelTarget, shape: str) -> Options:
-        """The counts of a shape on this very core and back end."""
+        """Return a shape's counts on this very core and back end."""
         return self._entries.get(device(target), {}).get(shape, {})
 
     def shapes(self, target: KernelTarget) -> Mapping[str, Options]:
-        """All counts on a core and back end, by shape."""
+        """Return all counts on a core and back end, by shape."""
         return self._entries.get(device(target), {})
 
     def add(self, target: KernelTarget, shape: str, variant: str, count: Count) -> None:
         self._take([(device(target), shape, {variant: count})])
 
     def merge(self, other: Database) -> None:
-        """Adds the counts of `other`, which replace its own."""
+        """Add the counts of `other`, which replace existing counts."""
         self._take(other._rows())
 
     def difference(self, other: Database) -> Database:
-        """The counts of this database that `other` lacks or has with other values."""
+        """Return the counts of this database that are missing or different in `other`."""
         extra = Database()
         for name, shape, options in self._rows():
             theirs = other._entries.get(name, {}).get(shape, {})
@@ -112,18 +113,18 @@ def _row(options: Options) -> dict[str, list[int]]:
 
 
 def device(target: KernelTarget) -> str:
-    """The key of counts in the database: names of core and back end."""
+    """Return the key of counts in the database: names of core and back end."""
     return f"{target.name} {target.backend}"
 
 
 @lru_cache(maxsize=1)
 def shipped() -> Database:
-    """The counts that come with the package; empty where the file is missing."""
+    """Load the counts shipped with the package; empty if the file is missing."""
     return Database.load(SHIPPED) if SHIPPED.is_file() else Database()
 
 
 def with_shipped(path: Path | None, must_exist: bool = True) -> Database:
-    """A new database of the shipped counts and those of a file, which take precedence. Raises `LoadError`."""
+    """Load the shipped counts and a file's counts, which take precedence, into a new database. Raises `LoadError`."""
     database = Database()
     database.merge(shipped())
     if path is not None and (must_exist or path.exists()):
@@ -146,7 +147,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of an operator that occurs in a network, and how to build its candidates."""
+    """An operator shape in a network, and how to build its candidates."""
 
     key: str  # from `variants.shape_key`
     uses: int  # how many operators of the network have it
@@ -160,10 +161,11 @@ def tune(
     counter: Counter,
     finalists: int = KEPT,
 ) -> Database:
-    """A new database of `known` and new counts of every shape that it has no counts of.
+    """Count every shape missing in `known`, and return a new database with both.
 
-    The default variant of a shape is always counted, and so are the generic kernel and the smallest; and the `finalists`
-    candidates for which the model trained on earlier counts, or else the analytic model, predicts fewest instructions.
+    A shape's default variant is always counted, as are the generic kernel and the smallest; and the `finalists`
+    candidates with the fewest predicted instructions, by the model trained on earlier counts, or else by the analytic
+    model.
     """
     from tvm_cascade.schedules.tuning.tune_model import CountModel  # plans count nothing
 
@@ -180,7 +182,7 @@ def tune(
 
 
 def _promising(shape: Shape, model: CountModel, finalists: int) -> list[Candidate]:
-    """The candidates of a shape to count (see `tune`), in the order of `Shape.candidates`."""
+    """Choose a shape's candidates to count (see `tune`), in the order of `Shape.candidates`."""
     every = list(shape.candidates())
     costs = [c.analytic for c in every]
     guesses = model.predict(shape.key, [c.variant for c in every], costs)
@@ -191,9 +193,9 @@ def _promising(shape: Shape, model: CountModel, finalists: int) -> list[Candidat
 
 
 def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str, budget: int) -> dict[str, str]:
-    """Choose a variant for every shape in `known`; for `balanced`, with at most `budget` bytes of code where possible.
+    """Choose a variant for every shape in `known`; for `balanced`, with at most `budget` code bytes if possible.
 
-    `uses` is the number of operators by shape. Ties go to the variant whose name comes first.
+    `uses` counts operators by shape. Ties go to the variant whose name comes first.
     """
     fastest = sum(min(c.instructions for c in o.values()) * uses[s] for s, o in known.items())
     low = high = fastest * WORTH[optimise] / 1024
@@ -217,7 +219,7 @@ def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str,
 
 
 def code_of(known: Mapping[str, Options], chosen: Mapping[str, str]) -> int:
-    """Bytes of code of the chosen variants (`chosen`: variant by shape) together."""
+    """Sum the code bytes of the chosen variants (`chosen`: variant by shape)."""
     return sum(known[s][v].bytes for s, v in chosen.items())
 
 
@@ -228,7 +230,9 @@ def _best(options: Options, uses: int, price: float) -> str:
 def choices_for(
     shapes: Sequence[Shape], target: KernelTarget, known: Database, operators: int
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of shape and chosen variant for a network of `operators` operators; shapes without counts are left out."""
+    """List pairs of shape and chosen variant for a network with `operators` operators; shapes without counts are left
+    out.
+    """
     options = {s.key: known.options(target, s.key) for s in shapes if known.options(target, s.key)}
     if not options:
         return ()

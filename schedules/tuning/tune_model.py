@@ -30,7 +30,7 @@ _TENSOR = re.compile(r"^([a-z]+\d+)\[([\d,]*)\]$")
 
 
 def shape_features(key: str) -> OpFeatures:
-    """Features of an operator, parsed from its `variants.shape_key`."""
+    """Parse an operator's features from its `variants.shape_key`."""
     words = key.split()
     tensors = [(m[1], tuple(int(d) for d in m[2].split(",") if d)) for w in words if (m := _TENSOR.match(w))]
     inputs, (dtype, output) = [t[1] for t in tensors[:-1]], tensors[-1]
@@ -43,7 +43,9 @@ def shape_features(key: str) -> OpFeatures:
 
 
 def variant_vector(variant: str, analytic: KernelCost) -> list[float]:
-    """Features of a variant: from its name (kind of kernel, core, blocking), and the logarithms of its analytic cost."""
+    """Compute a variant's features: from its name (kernel kind, core, blocking), and the logarithms of its analytic
+    cost.
+    """
     module, _, name = variant.rpartition(".")
     numbers = [float(n) for n in re.findall(r"\d+", name)][:_NUMBERS]
     return [
@@ -58,7 +60,7 @@ def variant_vector(variant: str, analytic: KernelCost) -> list[float]:
 
 
 class CountModel:
-    """Predicts the instructions of candidates from the counts of other shapes on the same core and back end."""
+    """Predictor of candidates' instructions from counts for further shapes on the same core and back end."""
 
     def __init__(self, counted: Mapping[str, Mapping[str, Count]], seed: int = 0) -> None:
         self._device = AnalyticCost(find_device("cpu"))
@@ -82,7 +84,7 @@ class CountModel:
         self.trees = xgboost.train(settings, data, num_boost_round=120)
 
     def predict(self, key: str, variants: Sequence[str], analytic: Sequence[KernelCost]) -> list[float]:
-        """Predicted instructions of each variant of a shape."""
+        """Estimate the instructions of each variant of a shape."""
         if self.trees is None or not variants:
             return [a.instructions for a in analytic]
         head = self._shape(key)

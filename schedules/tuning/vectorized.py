@@ -1,8 +1,8 @@
-"""Innermost loops over neighbouring elements, of which LLVM makes vectors or copies by itself.
+"""Innermost loops over neighbouring elements, which LLVM turns into vectors or copies by itself.
 
-Vectors it makes where iterations are alike and independent: they store the next element, load the next ones or always the
-same, and compute with what vectors have: no division, no integers of 64 bits, no call, no branch. A loop that only copies
-becomes moves of words, or a call of `memcpy`, whose instructions are those of newlib on Armv7-M.
+LLVM vectorizes if iterations are alike and independent: they store the next element, load the next ones or always the
+same, and compute with vector operations: no division, no 64-bit integers, no call, no branch. A loop that only copies
+becomes word moves, or a call to `memcpy`, with newlib's instruction count on Armv7-M.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, w
 
 
 def lanes_of(loop: Any) -> int:
-    """Iterations of a loop that are computed at once; 1 where it is not made of vectors."""
+    """Return the iterations of a loop computed at once; 1 if it is not vectorized."""
     store, var = loop.body, loop.loop_var
     if not isinstance(store, tirx.BufferStore) or not _steps(store.indices, var, (1,)):
         return 1
@@ -43,8 +43,9 @@ def lanes_of(loop: Any) -> int:
 
 
 def copied_bytes(loop: Any) -> int:
-    """Bytes that an iteration of a loop copies from one place to the next behind another, or from one of two that is chosen
-    before the loop; 0 where it does anything else."""
+    """Return the bytes an iteration copies between consecutive places, the source possibly chosen before the loop; 0
+    for any other loop.
+    """
     store, var = loop.body, loop.loop_var
     if not isinstance(store, tirx.BufferStore) or not _steps(store.indices, var, (1,)):
         return 0
@@ -59,7 +60,7 @@ def copied_bytes(loop: Any) -> int:
 
 
 def copying(count: int) -> float:
-    """Instructions that copy `count` bytes."""
+    """Return the instructions that copy `count` bytes."""
     words = -(-count // _WORD)
     if words <= _MOVED:
         return 2.0 * words
@@ -68,7 +69,7 @@ def copying(count: int) -> float:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """An expression and all that it is computed from, indices of loads left out."""
+    """Yield an expression and all its parts, without indices of loads."""
     yield value
     if type(value) is not ir.TensorLoad:
         for name in _OPERANDS:
@@ -77,7 +78,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _steps(indices: Any, var: Any, steps: Sequence[int]) -> bool:
-    """Whether a place in memory moves on by one of `steps` an iteration."""
+    """Test whether a memory index advances by one of `steps` per iteration."""
     listed = elements(indices)
     if len(listed) != 1 or "x" in dtype_of(listed[0]):
         return False
@@ -87,5 +88,5 @@ def _steps(indices: Any, var: Any, steps: Sequence[int]) -> bool:
 
 @cache
 def _bits(dtype: str) -> int:
-    """Bits of an element type; those of booleans are of the byte that holds one."""
+    """Return an element type's bits; booleans take a byte."""
     return int("".join(c for c in dtype if c.isdigit()) or "8")

@@ -1,4 +1,4 @@
-"""`WrittenPlan`: the driver of a plan and the code of every operator's step, for the counters of `schedules.tuning`."""
+"""`WrittenPlan`: a plan's driver and the code of every operator's step, for the counters in `schedules.tuning`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class WrittenPlan:
     """A plan as the driver has it: several counters may read what is written once."""
 
     def __init__(self, plan: Plan, kernels: Sequence[BuiltKernel | None], traced: bool = True) -> None:
-        """Parameters
+        """Write the plan.
+
+        Parameters
         ----------
         kernels : BuiltKernel, optional
             Those that the plan calls, by operator; None for views, and for operators that are left out.
@@ -54,7 +56,7 @@ class WrittenPlan:
 
     @cached_property
     def _steps(self) -> list[_Step]:
-        """The steps of all operators that have a kernel."""
+        """Return the steps of all operators with a kernel."""
         found, driver = list[_Step](), self.driver
         for index, segment in enumerate(counted("segments estimated", self.plan.segments)):
             trace, table = Tally(segment.trace), driver.bounds[index]
@@ -66,9 +68,9 @@ class WrittenPlan:
         return found
 
     def sampled(self, read: Callable[[Any, Sequence[Any]], Part]) -> Iterator[tuple[int, float, Part, Env]]:
-        """A sample of all steps: operator, weight, its code as `read` reads it, and the step that the code sees.
+        """Yield a sample of all steps: operator, weight, its code as read by `read`, and the step seen by the code.
 
-        The weights of an operator sum up to its steps.
+        An operator's weights sum up to its steps.
         """
         for own in self._steps:
             part = read(own.code, [own.step] if own.stripe is None else [own.step, own.stripe])
