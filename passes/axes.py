@@ -1,11 +1,11 @@
-"""Layout inference: which axis of every tensor holds its rows (NHWC or NCHW), from what operators say and how they read.
+"""Layout inference: the row axis of every tensor (NHWC or NCHW), from operators' layouts and access patterns.
 
-An operator whose function says its layout votes for that: the patterns of maps of one row, such as those of a frame of a
-window that slides, do not tell. What no such vote reaches is decided where access patterns distinguish height from
+An operator whose function states a layout votes for that layout: the patterns of single-row maps, such as a sliding
+window's frame, do not tell. Tensors out of such votes' reach are decided if access patterns distinguish height from
 channels: windows slide along spatial axes, contractions run over channels, global pools run over both spatial axes.
-Votes propagate through operators that have no vote (element-wise ones, layout transposes: the row axis of the input maps
-to the output axis that reads it). Rank-4 tensors that no vote reaches follow the majority, NHWC in a tie; those of other
-ranks above 2 take axis 1. Tensors of rank 2 and below have no rows.
+Votes propagate through operators without a vote (element-wise operators, layout transposes: the input's row axis maps
+to the output axis that reads it). Rank-4 tensors that no vote reaches follow the majority, NHWC in a tie; tensors with
+another rank above 2 take axis 1. Tensors of rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Use:
 
 @dataclass(frozen=True)
 class _Link:
-    """How slices along the axes of one output depend on the axes of one input; both are tensors, or positions in a pattern.
+    """How slices along an output's axes depend on an input's axes; both are tensors, or positions in a pattern.
 
-    `local[b][a]`: one slice along output axis b reads only a part of input axis a. `slides[b][a]`: in addition, that part
+    `local[b][a]`: a slice along output axis b reads only a part of input axis a. `slides[b][a]`: in addition, that part
     moves from one slice to the next, and spans several elements or moves by more than one: a sliding window.
     """
 
@@ -56,7 +56,7 @@ _known = WeakKeyDictionary[AccessPattern, list[_Link]]()  # patterns that candid
 
 
 def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[int | None, ...]:
-    """The row axis of every tensor; None for tensors of rank 2 and below."""
+    """Infer the row axis of every tensor; None for tensors of rank 2 and below."""
     links = [link for use in uses for link in _links(use)]
     found: dict[int, int] = {}
     votes = [_vote(shapes[link.input], link) for link in links]
@@ -77,7 +77,7 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
 
 
 def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:
-    """Propagate a known row axis across one operator, into `found`; returns whether that added one."""
+    """Push a known row axis across an operator, into `found`; return True if an axis was added."""
     ranks = len(shapes[link.input]), len(shapes[link.output])
     if min(ranks) < 3 or (link.input in found) == (link.output in found):
         return False
@@ -92,7 +92,7 @@ def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int
 
 
 def _links(use: Use) -> list[_Link]:
-    """The links of an operator's tensors."""
+    """Return the links between an operator's tensors."""
     links = _known.get(use.pattern)
     if links is None:
         links = _known[use.pattern] = _links_of(use.pattern)
@@ -100,7 +100,7 @@ def _links(use: Use) -> list[_Link]:
 
 
 def _links_of(pattern: AccessPattern) -> list[_Link]:
-    """The links of a pattern's inputs and outputs, by position."""
+    """Return the links between a pattern's inputs and outputs, by position."""
     made: list[_Link] = []
     for output, target in enumerate(pattern.outputs):
         shape = shape_of(target)
@@ -130,7 +130,7 @@ def _links_of(pattern: AccessPattern) -> list[_Link]:
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:
-    """The row axis of a rank-4 input as implied by one operator; None if nothing decides between NHWC and NCHW."""
+    """Return a rank-4 input's row axis as implied by an operator; None if nothing decides between NHWC and NCHW."""
     if len(shape) != 4 or len(link.local) != 4:
         return None
     if link.layout in _ROWS:

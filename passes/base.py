@@ -29,22 +29,22 @@ from tvm_cascade.passes.relax_functions import same_module
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """The module that a pass returns, and whether the pass changed it."""
+    """The module returned by a pass, with a flag that tells whether the pass changed it."""
 
     mod: IRModule
     modified: bool  # whether `mod` differs from the module that the pass was given
 
     @classmethod
     def compare(cls, before: IRModule, after: IRModule) -> PassResult:
-        """The result with module `after`; `modified` is whether it differs structurally from `before`."""
+        """Return the result with module `after`; `modified` is True if `after` differs structurally from `before`."""
         return cls(after, not same_module(before, after))
 
 
 class CascadePass(ModulePass):
     """A module pass whose options are the fields of a frozen dataclass.
 
-    Subclasses are decorated with `@dataclass(frozen=True)` and define `call`; equal options make equal passes. The name
-    that TVM's instruments see is `tvm_cascade.` and the name of the class.
+    Subclasses are decorated with `@dataclass(frozen=True)` and define `call`; equal options make equal passes. TVM's
+    instruments see the name `tvm_cascade.` followed by the class name.
     """
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class CascadePass(ModulePass):
         self.__move_handle_from__(made)
 
     def run(self, mod: IRModule) -> PassResult:
-        """Run the pass outside of TVM's pass infrastructure; the result says whether it changed anything.
+        """Run the pass outside TVM's pass infrastructure; the result tells whether anything changed.
 
         `mod` is not modified. Raises the errors of the pass's `requires`, `call` and `ensures`.
         """
@@ -72,7 +72,7 @@ class CascadePass(ModulePass):
         """Raise a `CascadeError` if the pass cannot work on `mod`. By default it works on every module."""
 
     def call(self, mod: IRModule) -> PassResult:
-        """Do the work of the pass; `mod` must not be modified."""
+        """Run the pass's work; `mod` must not be modified."""
         raise NotImplementedError
 
     def ensures(self, mod: IRModule) -> None:

@@ -1,4 +1,4 @@
-"""Names of the calls of a program, from those that a model's file gives to what they compute."""
+"""Names for a program's calls, from the names in the model's file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[_\d]+$")
 
 
 class Named(Protocol):
-    """A call of a program: a dataclass with a name, and the indices of the tensors that it reads and writes."""
+    """A call in a program: a dataclass with a name, and the indices of tensors read and written."""
 
     @property
     def name(self) -> str: ...
@@ -77,7 +77,7 @@ def with_file_names(
 
 
 def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:
-    """Return True if a call moves no data: a reshape, or a transpose that leaves all axes but those of size 1 in their order."""
+    """Return True if a call moves no data: a reshape, or a transpose that keeps all axes larger than 1 in order."""
     kind = _NUMBER.sub("", call.name)
     if kind not in _MOVES or len(call.inputs) != 1:
         return False
@@ -86,7 +86,7 @@ def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:
 
 
 def _owners(own: Sequence[str | None], calls: Sequence[Named], outputs: Collection[int]) -> list[str | None]:
-    """Return by call the tensor of the file that it computes, or for which alone it computes something; None for others."""
+    """Return by call the file's tensor it computes, or for which alone it computes something; None otherwise."""
     owners = list(own)
     readers: dict[int, list[int]] = {t: [] for call in calls for t in call.outputs}
     for at, call in enumerate(calls):

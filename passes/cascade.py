@@ -1,7 +1,7 @@
-"""`Cascade`: replaces every static region of a Relax module by a call of its planned program, which runs in one arena.
+"""`Cascade`: replaces every static region of a Relax module by a call to its planned program, which runs in an arena.
 
-The call is `cascade_main(inputs..., flash image) -> (outputs..., arena)`. Row kernels and driver of the program are private
-functions of the module (`planned_program`). Bindings outside of the regions (`static_regions`) are not changed.
+The call is `cascade_main(inputs..., flash image) -> (outputs..., arena)`. The program's row kernels and driver are
+private functions of the module (`planned_program`). Bindings outside the regions (`static_regions`) are not changed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Cascade(CascadePass):
         super().__post_init__()
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with its regions planned, and the attribute `cascade.arena_bytes`."""
+        """Return the module with planned regions, and the attribute `cascade.arena_bytes`."""
         target = Target.current(allow_none=True)
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
@@ -110,7 +110,7 @@ class _Block:
 
 
 class _Rewriter:
-    """Plans the regions of a module, and writes the module with their programs."""
+    """Writer of a module with planned regions and their programs."""
 
     def __init__(self, mod: Any, request: PlanRequest, core: KernelTarget) -> None:
         self.mod, self.request, self.core = mod, request, core
@@ -118,7 +118,7 @@ class _Rewriter:
         self._plans: dict[tuple[Any, ...], Planned | str] = {}
 
     def run(self, before: Any) -> PassResult:
-        """The module with a call in place of every region that has a plan; without any, `before` with the attribute."""
+        """Return the module with a call in place of every planned region; without any, `before` with the attribute."""
         blocks = [b for gv, f in self.mod.functions_items() if _is_ours(gv, f) for b in self._blocks(gv, f)]
         if not blocks:
             return _unplanned(before)
@@ -148,7 +148,10 @@ class _Rewriter:
         return found
 
     def _planned(self, func: Any, block: Any) -> tuple[Levels, list[Planned | str]]:
-        """The regions of a block, each with a plan or why it has none; refused operators are excluded until none is left."""
+        """Plan a block's regions; exclude refused operators until none is left.
+
+        Return the regions, each with a plan or the reason for having none.
+        """
         refused: dict[Any, str] = {}
         while True:
             levels = levels_of(func, block, unsupported(self.mod, block, refused))
@@ -160,7 +163,7 @@ class _Rewriter:
             refused |= more
 
     def _plan(self, func: Any, region: Region) -> Planned | str:
-        """The plan of a region with the smallest arena, or the reason why there is none."""
+        """Return the region's plan with the smallest arena, or the reason why there is none."""
         if not region.computes:
             return "it computes nothing"
         key = (*(b.var for b in region.bindings), *region.outputs)
@@ -169,7 +172,9 @@ class _Rewriter:
         return self._plans[key]
 
     def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
-        """The blocks with plans whose arenas together fit `request.sram`; a single region is planned again for that cap."""
+        """Return the blocks with plans whose arenas together fit `request.sram`; plan a single region again for that
+        cap.
+        """
         programs = [p for b in blocks for p in b.planned if p is not None]
         cap = self.request.sram
         if not isinstance(cap, int):
@@ -186,9 +191,9 @@ class _Rewriter:
         return blocks
 
     def _rewritten(self, made: Any, gv: Any, own: Mapping[int, _Block]) -> Any:
-        """Module `made` with the programs of function `gv`'s planned regions, which the function calls.
+        """Return module `made` with the programs of function `gv`'s planned regions, called by the function.
 
-        `own` maps block positions in the function to the blocks that have regions.
+        `own` maps block positions in the function to the blocks with regions.
         """
         func = self.mod[gv]
         blocks = list(func.body.blocks)
@@ -210,7 +215,7 @@ class _Rewriter:
 
 
 def _to_plan(mod: Any, request: PlanRequest) -> Any:
-    """The module that `LowerQuantized` lowered, if substitutions promise a smaller arena for it; else `mod`."""
+    """Return the source that `LowerQuantized` lowered, if substitutions promise it a smaller arena; else `mod`."""
     source = source_of(mod)
     try:
         if source is not None and promised(mod, request).steps:
@@ -221,7 +226,7 @@ def _to_plan(mod: Any, request: PlanRequest) -> Any:
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
-    """Return whether a function is a Relax function that is not marked for other TVM passes (`OF_OTHERS`)."""
+    """Return True for a Relax function that is not marked for foreign TVM passes (`OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
     owner = next((a for a in OF_OTHERS if a in dict(func.attrs or {})), None)
@@ -231,7 +236,7 @@ def _is_ours(gv: Any, func: Any) -> bool:
 
 
 def _tell(function: str, block: Any, levels: Levels, plans: Sequence[Planned | str]) -> None:
-    """Log what is cascaded, and what is left to TVM and why."""
+    """Log the cascaded regions, and the operators left to TVM with the reasons."""
     for region, plan in zip(levels.regions, plans, strict=True):
         if isinstance(plan, Planned):
             LOG.info("%s: cascaded: %s: %d bytes of arena", function, _named(region), plan.plan.peak)
@@ -250,7 +255,7 @@ def _named(region: Region) -> str:
 
 
 def _regions_inlined(mod: Any) -> Any:
-    """`mod` with the region functions of `PartitionRegions` inlined into their callers."""
+    """Inline the region functions of `PartitionRegions` into their callers."""
     regions = {g: f for g, f in mod.functions.items() if f.attrs is not None and REGION in f.attrs}
     if not regions:
         return mod
@@ -269,12 +274,12 @@ def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
 
 
 def _unplanned(mod: Any) -> PassResult:
-    """The result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
+    """Return the result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
     return PassResult(
         _with_arena(without_source(mod.clone()), 0), ARENA_ATTR not in dict(getattr(mod, "attrs", None) or {})
     )
 
 
 def _with_arena(mod: Any, arena_bytes: int) -> Any:
-    """`mod` with `arena_bytes` added to `ARENA_ATTR`, which may count regions of an earlier run."""
+    """Add `arena_bytes` to the `ARENA_ATTR` of `mod`, which may count an earlier run's regions."""
     return mod.with_attr(ARENA_ATTR, int(dict(getattr(mod, "attrs", None) or {}).get(ARENA_ATTR, 0)) + arena_bytes)

@@ -1,7 +1,7 @@
-"""Layout of images with channels last, `NHWC`, in a Relax function: what products on tensor cores read in whole vectors.
+"""Images in channels-last layout, `NHWC`, in a Relax function: products on tensor cores read them in whole vectors.
 
-Convolutions, pools, element-wise operators, concats and means over rows and columns take that layout; whatever else reads an
-image gets it in the layout that it had. Inputs and outputs keep theirs.
+Convolutions, pools, element-wise operators, concats and means over rows and columns take that layout; every other
+reader gets the image in the original layout. Inputs and outputs keep theirs.
 """
 
 # TVM has no stubs.
@@ -29,7 +29,7 @@ _VIEWS = ("relax.reshape", "relax.nn.batch_flatten", "relax.squeeze")
 
 
 def channels_last(mod: tvm.IRModule, function: str = "main") -> tvm.IRModule:
-    """The module with `function` in that layout; one without convolutions in `NCHW` as it is."""
+    """Convert `function` to that layout; return the module unchanged without convolutions in `NCHW`."""
     func: Any = mod[function] if function in {g.name_hint for g in mod.get_global_vars()} else None
     if not isinstance(getattr(func, "body", None), relax.SeqExpr):
         return mod
@@ -73,7 +73,7 @@ class _Writer:
             self._plain[binding.var] = self._builder.emit(made)
 
     def plain(self, expr: Any) -> Any:
-        """An operand in the layout that it had."""
+        """Return an operand in the original layout."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.plain(f) for f in expr.fields])
         if expr in self._last and expr not in self._plain:
@@ -88,7 +88,7 @@ class _Writer:
         return self.plain(value)
 
     def _image(self, expr: Any) -> Any:
-        """An image with channels last."""
+        """Return an image with channels last."""
         if isinstance(expr, _CONSTANT):
             return _transposed(expr, _TO_LAST)
         if expr not in self._last:
@@ -96,7 +96,7 @@ class _Writer:
         return self._last[expr]
 
     def _with_last(self, call: Any) -> Any:
-        """The call with channels last; None where it has no such form, or nothing that it reads is so."""
+        """Return the call with channels last; None if it has no such form, or reads no such image."""
         name, attrs = getattr(call.op, "name", ""), call.attrs
         if _is_convolution(call):
             named = {k: list(getattr(attrs, k)) for k in ("strides", "padding", "dilation")}

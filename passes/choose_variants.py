@@ -22,7 +22,8 @@ from tvm_cascade.schedules.tuning.tune import Candidate, Database, Shape, choice
 def choose_variants(
     extracted: Extracted, core: KernelTarget, database: Database, counter: Counter | None = None
 ) -> KernelTarget:
-    """`core` with a kernel variant chosen for every operator shape of the network, by the counts in `database`.
+    """Choose a kernel variant for every operator shape in the network, by the counts in `database`; return `core` with
+    them.
 
     With a `counter`, shapes without counts are counted first, and added to `database`.
     """
@@ -46,12 +47,12 @@ def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
 
 
 def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
-    """The activations that an operator reads, then those that it writes."""
+    """List the activations read by an operator, then the activations written."""
     return [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
 
 
 def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Iterator[Candidate]:
-    """The structurally distinct kernels of an operator, the default variant first, the generic one last."""
+    """List an operator's structurally distinct kernels, the default variant first, the generic kernel last."""
     operator = extracted.operators[index]
     assert operator is not None
     access = operator.access
@@ -65,7 +66,7 @@ def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Itera
 
 
 def _kernels_of(operator: Computation, core: KernelTarget) -> Iterator[tuple[str, RowKernel]]:
-    """The kernels of an operator by the names of their variants, in that order."""
+    """Yield an operator's kernels with their variants' names, in that order."""
     for variant in variants_of(operator.spec, core):
         yield variant.name, variant.make()
     for kernel in generic_kernels(operator.kernel, core):

@@ -1,8 +1,8 @@
-"""Which weights of a plan are copied to RAM, and what that saves: the placement's part for weights (`memory.weights`).
+"""The plan's weights copied to RAM, and the savings: the placement's part for weights (`memory.weights`).
 
-What may be copied are constants that kernels are given by pointer; how often each of their bytes is read is counted in the
-emitted code (`TrafficCounter.count_flash`). A prefetched weight costs every inference the copy, as memcpy takes it, beside what
-flash and its memory take: nothing is assumed to run at the same time, as a DMA controller would.
+Constants passed to kernels by pointer may be copied; reads per byte are counted in the emitted code
+(`TrafficCounter.count_flash`). A prefetched weight costs every inference the copy, at memcpy's speed, besides the
+accesses to flash and RAM: nothing is assumed to run at the same time, as with a DMA controller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEMCPY = 34 / 64  # instructions a byte of newlib's memcpy: two for each four b
 
 @dataclass(frozen=True)
 class WeightReads:
-    """The constants of a plan that may be copied, with how often they are read."""
+    """A plan's constants that may be copied, with their number of reads."""
 
     items: tuple[FlashItem, ...]
     reads: np.ndarray  # bytes of an inference, [operator, constant]
@@ -34,7 +34,7 @@ class WeightReads:
     wait: float = 0.0  # cycles of all reads from flash, those of the driver's tables too, where nothing is copied
 
     def chosen(self, copies: WeightCopies, memories: Sequence[Ram], plan: Plan) -> CopiedWeights:
-        """The copies of a placement."""
+        """Return the copies in a placement."""
         if not copies:
             return CopiedWeights()
         ram, problem = memories[copies.memory], self.problem
@@ -67,7 +67,7 @@ class CopiedWeights:
 def weight_reads(
     plan: Plan, prepared: PreparedGraph, request: PlanRequest, traffic: TrafficCounter
 ) -> WeightReads | None:
-    """What may be copied of a plan's weights; None where nothing was asked for and reads of flash cost nothing."""
+    """Collect a plan's copyable weights; None if nothing was asked for and flash reads cost nothing."""
     if not (request.ram_weights or request.prefetch or request.flash_wait):
         return None
     reads, items = traffic.count_flash(plan, prepared.kernels_of(plan))

@@ -1,7 +1,7 @@
-"""Registers this project's exception classes with TVM's FFI, so that exceptions raised in passes keep their class.
+"""Registers this project's exception classes with TVM's FFI, so exceptions raised in passes keep their class.
 
-TVM transfers an exception out of a pass as the name of its class and its message, and raises a `RuntimeError` if the name
-is not registered. The command line would report that as an internal error, and callers could not handle it by class.
+TVM transfers an exception out of a pass as class name and message, and raises a `RuntimeError` if the name is not
+registered. The command line would report that as an internal error, and callers could not handle it by class.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`check_executed`: runs a planned program on random data, and compares what it computes with the network without a plan.
+"""`check_executed`: runs a planned program on random data, and compares the results with the network without a plan.
 
-The program is the TIR that is emitted, built for this machine; nothing here counts slots or rows, as planner and driver do.
-The network without a plan is the functions that its operators were read from, each with whole tensors of its own. After every
-segment, what the plan says lies whole in its memories is compared: integers exactly, floats to a tolerance. Memory holds
-random bytes where nothing was written, and in front of the arena and behind it.
+The program is the emitted TIR, built for this machine; nothing here counts slots or rows, as planner and driver do. The
+network without a plan consists of the functions its operators were read from, each with separate whole tensors. After
+every segment, each tensor that lies whole in memory, by the plan, is compared: integers exactly, floats to a tolerance.
+Memory holds random bytes in every unwritten place, and before and behind the arena.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check_executed(
 
 
 def _is_of(source: Source, plan: Plan) -> bool:
-    """Return True if the tensors of a plan's graph are those of `source`."""
+    """Return True if `source` has the tensors of a plan's graph."""
     graph = plan.graph
     if (graph.inputs, graph.outputs) != (source.inputs, source.outputs) or len(graph.tensors) != len(source.tensors):
         return False
@@ -100,7 +100,7 @@ class _Network:
         self.library: Any = None
 
     def _named(self, func: PrimFunc) -> str:
-        """Return the name of `func` among the functions; equal ones have one."""
+        """Return the name of `func` among the functions; equal functions share a name."""
         stem = f"{_OPERATOR}_{tvm_ffi.structural_hash(func)}"
         known = self.functions.get(stem)
         name = stem if known is None or tvm_ffi.structural_equal(known, func) else f"{stem}_{len(self.functions)}"
@@ -109,7 +109,7 @@ class _Network:
 
     @cached_property
     def values(self) -> Values:
-        """Compute every tensor of the network for one random input."""
+        """Compute every tensor of the network for a random input."""
         source, random = self.source, np.random.default_rng(0)
         indexed = [_indices(self.functions[n], len(c.inputs)) for n, c in zip(self.names, source.calls, strict=True)]
         narrow = any(indexed)
@@ -129,7 +129,7 @@ class _Network:
 
 
 def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.ndarray:
-    """Draw random elements; of integers that may be indices (`narrow`) zeros."""
+    """Draw random elements; integers that may be indices (`narrow`) become zeros."""
     kind = np.dtype(tensor.dtype)
     if tensor.dtype == "bool":
         return random.integers(0, 2, tensor.shape).astype(np.bool_)
@@ -142,10 +142,10 @@ def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.nda
 
 
 def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
-    """Return the parameters of a function whose elements are indices, by position: the smallest extent that they index.
+    """Return a function's index parameters, by position: the smallest extent indexed.
 
-    What a function computes itself, and numbers of at most 16 bits that index a constant of the operator, lie inside of what
-    they index. Raises `NotExecutedError` for a function that may divide integers by a zero of its inputs.
+    Indices computed by the function, and numbers of at most 16 bits that index a constant, lie inside their tensors
+    anyway. Raises `NotExecutedError` for a function that may divide integers by a zero input.
     """
     for kind in (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod):
         for division in tir.collect(func.body, kind):
@@ -166,7 +166,7 @@ def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
 
 
 def _is_clamped(index: Any) -> bool:
-    """Return True for `min(max(..., 0), constant)`, as gathers have it that read inside of their tensor for any index."""
+    """Return True for `min(max(..., 0), constant)`, used by gathers that stay inside their tensor for any index."""
     clamped = isinstance(index, tirx.Min) and isinstance(index.a, tirx.Max)
     return clamped and tir.int_value(index.b) is not None and tir.int_value(index.a.b) == 0
 
@@ -178,7 +178,7 @@ def _require_below(indices: np.ndarray, extent: int, name: str) -> None:
 
 
 class _Program:
-    """A lowered plan whose segments are run one by one."""
+    """A lowered plan with segments run one by one."""
 
     def __init__(self, plan: Plan, lowered: Lowered) -> None:
         self.plan, self.lowered = plan, lowered
@@ -187,7 +187,7 @@ class _Program:
 
     @cached_property
     def functions(self) -> dict[GlobalVar, PrimFunc]:
-        """Make the functions of the program, with an entry that runs one segment."""
+        """Make the program's functions, with an entry that runs a single segment."""
         functions: Any = getattr(self.lowered.mod, "functions")  # noqa: B009 (a field of run time)
         made = {gv: portable(f) for gv, f in functions.items() if gv.name_hint != self.lowered.invoke}
         invoke = GlobalVar(self.lowered.invoke)
@@ -216,7 +216,7 @@ class _Program:
         return sum(self.plan.graph.tensors[t].bytes for t in streamed_inputs(self.plan))
 
     def run(self, inputs: Values) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Run segment by segment; yields every tensor that the last one made and that lies whole in the memories then."""
+        """Run segment by segment; yield every tensor that the last segment made and that then lies whole in memory."""
         plan, graph = self.plan, self.plan.graph
         memory = np.random.default_rng(1).integers(-128, 128, self.room + 2 * _MARGIN).astype(np.int8)
         margins = memory[:_MARGIN].copy(), memory[_MARGIN + self.room :].copy()
@@ -244,9 +244,9 @@ class _Program:
 
 
 def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
-    """Make a driver of a plan with one more parameter: it runs segment number `segment` alone.
+    """Make a plan's driver with a further parameter: it runs segment number `segment` alone.
 
-    It is lowered with calls of `_MARKER` where its segments begin.
+    The driver is lowered with calls to `_MARKER` at its segments' starts.
     """
     head: list[Any] = []
     parts: dict[int, list[Any]] = {}
@@ -272,14 +272,14 @@ def _marked(stmt: Any) -> int | None:
 
 
 def _calling(func: PrimFunc, functions: Mapping[GlobalVar, Any]) -> PrimFunc:
-    """Return `func` with the variables of `functions` in its calls, by their names."""
+    """Return `func` with the variables of `functions` in its calls, by name."""
     named = {gv.name_hint: gv for gv in functions}
     body = tir.replace(func.body, GlobalVar, lambda gv: named.get(gv.name_hint, gv))
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
-    """Return True if a tensor that a segment made lies whole in the memories after it, one element behind the other."""
+    """Return True if a tensor made by a segment lies whole in memory afterwards, its elements contiguous."""
     graph = plan.graph
     storage, output = plan.storages[t], t in graph.outputs
     apart = False
@@ -293,7 +293,7 @@ def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
 
 
 def _build(network: _Network, programs: Sequence[_Program]) -> None:
-    """Build the functions of a network and of a program into one library. Raises `NotExecutedError` where TVM cannot."""
+    """Build the functions of a network and of a program into a library. Raises `NotExecutedError` if TVM cannot."""
     functions: dict[GlobalVar, PrimFunc] = {}
     for name, func in network.functions.items():
         functions[GlobalVar(name)] = func.with_attr("global_symbol", name)
@@ -315,7 +315,9 @@ def _build(network: _Network, programs: Sequence[_Program]) -> None:
 
 @dataclass
 class _Comparison:
-    """Compares tensors of a planned program with those of its network, and floats that differ with a plan layer by layer."""
+    """Comparison of a planned program's tensors with the network's; differing floats are compared with a layer-by-layer
+    plan.
+    """
 
     prepared: PreparedGraph
     source: Source
@@ -362,18 +364,18 @@ def _has_floats(func: PrimFunc) -> bool:
 
 
 def _kinds(func: PrimFunc) -> set[str]:
-    """Return the element types of a function's buffers, and those that it casts to."""
+    """Return the element types of a function's buffers and casts."""
     kinds = {str(p.ty.dtype) for p in func.params if hasattr(p.ty, "dtype")}
     return kinds | {str(cast.ty.dtype) for cast in tir.collect(func.body, tirx.Cast)}
 
 
 def _same(got: np.ndarray, want: np.ndarray) -> bool:
-    """Return True if two arrays are equal, all kinds of NaN being one."""
+    """Return True if two arrays are equal; all NaNs count as equal."""
     return bool(np.array_equal(got, want, equal_nan=want.dtype.kind == "f"))
 
 
 def _near(got: np.ndarray, want: np.ndarray, share: float) -> bool:
-    """Return True if all elements but a `share` of them lie near those that are wanted; integers are equal."""
+    """Return True if all elements but a `share` lie near the wanted values; integers must be equal."""
     if want.dtype.kind != "f" and want.dtype.name != "bfloat16":
         return bool(np.count_nonzero(got != want) <= share * want.size)
     a, b = got.astype(np.float64), want.astype(np.float64)

@@ -41,7 +41,7 @@ _INTERNAL_ATTRS = frozenset(
 
 @dataclass(frozen=True)
 class Extracted:
-    """A graph, and the computation of each of its operators."""
+    """A graph, and each operator's computation."""
 
     graph: Graph
     operators: tuple[Computation | None, ...]  # by operator index; None for views
@@ -51,7 +51,7 @@ class Extracted:
 
 
 class Analyses:
-    """What is known of the functions of calls. Candidates of a network share most of their functions, and this."""
+    """Known analyses of called functions. Candidate networks share most of their functions, and these analyses."""
 
     def __init__(self) -> None:
         self._patterns: dict[int, tuple[PrimFunc, AccessPattern]] = {}
@@ -60,13 +60,13 @@ class Analyses:
         self._chosen: tuple[object, dict[Any, Any]] = (None, {})
 
     def chosen(self, core: object) -> dict[Any, Any]:
-        """What was chosen for operators and a core, by keys of the caller's; of the last core that was asked for."""
+        """Return the choices for operators and a core, under the caller's keys; only the last core's are kept."""
         if self._chosen[0] != core:
             self._chosen = core, {}
         return self._chosen[1]
 
     def pattern(self, call: Call) -> AccessPattern:
-        """The access pattern of a call's function."""
+        """Return the access pattern of a call's function."""
         known = self._patterns.get(hash(call.func))
         if known is not None and known[0].same_as(call.func) and len(known[1].inputs) == len(call.inputs):
             return known[1]
@@ -76,7 +76,7 @@ class Analyses:
         return made
 
     def computation(self, call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]) -> Computation:
-        """The analysis of a call by its function and the axes of its tensors, unless constants are indices."""
+        """Return the analysis of a call by the function and the tensors' axes, unless constants are indices."""
         inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
         if pattern.uses_tables:
             return _analyse(call, pattern, inputs, outputs)
@@ -94,7 +94,7 @@ class Analyses:
 
 
 def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are equal in every bit."""
+    """Test that arrays are equal in every bit."""
     return all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         for a, b in zip(one, other, strict=True)
@@ -127,18 +127,18 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
 
 
 def extract_work(mod: Any, known: Analyses | None = None) -> Graph:
-    """The graph of the function main without the bytes of its kernels, which are not built: to know its tensors and its work.
+    """Extract the graph of function main without building kernels or their bytes: for tensors and work alone.
 
-    `known` as in `analyse`. Raises what `extract_graph` raises.
+    `known` as in `analyse`. Raises the errors of `extract_graph`.
     """
     return analyse(read_function(mod, "main"), known=known).graph
 
 
 def extract_order_graph(mod: Any, function: str = "main") -> Graph:
-    """The graph of `function` as far as an order of its operators depends on it: its tensors, and which of them are views.
+    """Extract the graph of `function` as far as an operator order depends on it: tensors and views.
 
-    Windows, work, kernels and attributes are not looked for, which takes a fraction of the time. Raises what
-    `extract_graph` raises.
+    Windows, work, kernels and attributes are left out, which takes a fraction of the time. Raises the errors of
+    `extract_graph`.
     """
     source = with_states(read_function(mod, function), state_count(mod, function))
     views = [_offsets_of_view(c) for c in source.calls]
@@ -150,9 +150,10 @@ def extract_order_graph(mod: Any, function: str = "main") -> Graph:
 
 
 def analyse(source: Source, function: str = "main", known: Analyses | None = None) -> Extracted:
-    """The graph of a function's calls, in which operator k is `source.calls[k]`; kernels and their bytes are not known yet.
+    """Build the graph of a function's calls: operator k is `source.calls[k]`; kernels and their bytes are not yet
+    known.
 
-    `known` has what other graphs shared with this one, and gets what is new.
+    `known` has analyses shared with further graphs, and gets the new ones.
     """
     known = known or Analyses()
     patterns = [known.pattern(c) for c in source.calls]
@@ -173,7 +174,7 @@ def analyse(source: Source, function: str = "main", known: Analyses | None = Non
 
 
 def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
-    """The graph with the weight and scratch bytes of `kernels`, one for each operator; None keeps those of the graph."""
+    """Add the weight and scratch bytes of `kernels`, one per operator, to the graph; None keeps the graph's."""
 
     def with_kernel(op: Op, kernel: RowKernel) -> Op:
         return replace(op, scratch_bytes=kernel.scratch_bytes, weight_bytes=_bytes_of(kernel.constants))
@@ -187,7 +188,7 @@ def _bytes_of(constants: Sequence[np.ndarray]) -> int:
 
 
 def _offsets_of_view(call: Call) -> tuple[int, ...] | None:
-    """`view_offsets` of a call; None where it is no view."""
+    """Return a call's `view_offsets`; None if it is no view."""
     return None if call.constants or call.must_copy else view_offsets(call.func, len(call.inputs))
 
 
@@ -225,13 +226,15 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
 
 
 def _as_built(made: Computation) -> RowAccess:
-    """The access of an operator; opaque where its row kernel cannot be built."""
+    """Return an operator's access; opaque if its row kernel cannot be built."""
     kernel = made.kernel
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 
 
 def _has_parts(made: Computation, stages: Sequence[Stage] | None, column: int | None) -> bool:
-    """Return whether kernels of parts of rows exist, as far as columns are known; `column` is the first output's axis of them."""
+    """Return True if kernels for parts of rows exist, as far as columns are known; `column` is the first output's
+    column axis.
+    """
     access = made.access
     if not any(access.columns) or not writes_pixels(made.func, access):
         return True
@@ -243,7 +246,9 @@ def _has_parts(made: Computation, stages: Sequence[Stage] | None, column: int | 
 
 
 def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
-    """The graph operator of a call, from its analysis `made`; for a view that is None and `view` has the fields of `Op`."""
+    """Build a call's graph operator from the analysis `made`; for a view, `made` is None and `view` has the fields of
+    `Op`.
+    """
     if made is not None:
         access, weights = made.access, _bytes_of(made.constants)
         view = {"windows": access.windows, "columns": access.columns, "opaque": access.opaque, "macs": made.macs}
@@ -252,7 +257,7 @@ def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
 
 
 def _target(call: Call) -> dict[str, Any]:
-    """The fields of the operator that writes a state."""
+    """Return the fields for an operator that writes a state."""
     return {} if call.target is None else {"target": call.target, "in_place": (call.target,)}
 
 
@@ -272,7 +277,7 @@ def _attributes(func: PrimFunc) -> Mapping[str, object]:
 
 
 def _to_python(value: Any) -> object:
-    """TVM's containers and boxed numbers as tuples, dictionaries and Python numbers."""
+    """Convert TVM's containers and boxed numbers to tuples, dictionaries and Python numbers."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     if hasattr(value, "items"):

@@ -1,4 +1,4 @@
-"""Report of the float operators that `LowerQuantized` leaves, with their activation bytes, MACs and flash bytes."""
+"""Report on float operators left by `LowerQuantized`, with activation bytes, MACs and flash bytes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class FloatRemain:
 
 
 def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
-    """The float operators of `main` after `LowerQuantized`, in program order; empty for an all-integer network."""
+    """List the float operators of `main` after `LowerQuantized`, in program order; empty for an all-integer network."""
     text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
     return tuple(FloatRemain(**entry) for entry in json.loads(text))
 
 
 def with_remains(main: Function, reasons: Mapping[str, str]) -> Function:
-    """`main` with the attribute that lists its float operators; `reasons` maps tensor names to why they are float."""
+    """Add the list of float operators to `main` as an attribute; `reasons` maps tensor names to why they are float."""
     return main.with_attr(REMAINS_ATTR, json.dumps([asdict(r) for r in _remains(main, reasons)]))
 
 
@@ -63,7 +63,7 @@ def products_of(mod: Module) -> int:
 
 
 def _padded(call: Call, shape: tuple[int, ...]) -> int:
-    """Return the multiply-accumulates of a convolution whose taps lie on padding; 0 for any other operator."""
+    """Return a convolution's multiply-accumulates on padding; 0 for any other operator."""
     if name_of(call) not in _CONVOLUTIONS:
         return 0
     attrs, whole = call.attrs, _macs(call, shape)
@@ -80,13 +80,15 @@ def _padded(call: Call, shape: tuple[int, ...]) -> int:
 
 
 def _operands(call: Call) -> list[Value]:
-    """The float tensors that an operator reads, tuples taken apart."""
+    """List the float tensors read by an operator, tuples taken apart."""
     fields = (f for a in call.args for f in (a.fields if isinstance(a, relax.Tuple) else [a]))
     return [f for f in fields if dtype_of(f).startswith("float") and getattr(f.ty, "shape", None) is not None]
 
 
 def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
-    """Whether a value is known at compile time: a constant, also dequantized, transposed or reshaped, or `relax.zeros`."""
+    """Test that a value is known at compile time: a constant, also dequantized, transposed or reshaped, or
+    `relax.zeros`.
+    """
     while isinstance(value, relax.Var) and value in values:
         value = values[value]
     if name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape"):
@@ -95,7 +97,7 @@ def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
 
 
 def _macs(call: Call, shape: tuple[int, ...]) -> int:
-    """Multiply-accumulates of a product or convolution whose output has `shape`; 0 for any other operator."""
+    """Count the multiply-accumulates of a product or convolution with output `shape`; 0 for any other operator."""
     name = name_of(call)
     try:
         if name == "relax.matmul":

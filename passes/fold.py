@@ -24,7 +24,7 @@ class Folder:
         self._compiled = ByStructure[Any]()
 
     def fold(self, func: PrimFunc, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The outputs of `func` on `arrays`; its parameters are the inputs followed by the outputs."""
+        """Compute the outputs of `func` on `arrays`; the parameters are the inputs followed by the outputs."""
         moved = _moved(func, arrays)
         if moved is not None:
             return (moved,)
@@ -40,7 +40,7 @@ def _compiled(func: PrimFunc) -> Any:
 
 
 def _moved(func: PrimFunc, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The output of a function that only copies elements of one array, by numpy indexing; None for any other function."""
+    """Compute a function that only copies elements from a single array, by numpy indexing; None for any other function."""
     blocks, outputs = leaf_blocks(func), outputs_of(func)
     if len(blocks) != 1 or len(outputs) != 1 or blocks[0].block.init is not None:
         return None

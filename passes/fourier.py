@@ -1,9 +1,9 @@
-"""Fourier transforms of 2^k points in n log n steps: a kernel that works in place in its output, one block for each frame.
+"""Fourier transforms of 2^k points in n log n steps: an in-place kernel in the output, one block per frame.
 
-A frame is a row of a tensor, or as many samples of a signal, which begin at multiples of a step.
-Decimation in time by two (Cooley and Tukey, 1965): samples are loaded in the order of reversed bits, by a nest of loops that
-count one bit each, so that every place is linear in them. A transform of n real samples is one of n/2 complex numbers, even
-samples beside odd ones; the last pass takes the two spectra apart. Sums of other lengths are matrix products (`importers`).
+A frame is a row of a tensor, or as many samples of a signal, beginning at multiples of a step. Decimation in time by
+two (Cooley and Tukey, 1965): samples are loaded in bit-reversed order, by nested loops that count a bit each, so every
+index is linear in the loops. A transform of n real samples is a transform of n/2 complex numbers, even samples beside
+odd samples; the last pass separates the two spectra. Sums with other lengths are matrix products (`importers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Number = tuple[Scalar, Scalar]  # real and imaginary part
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A transform of frames of 2^k samples."""
+    """A transform of frames with 2^k samples."""
 
     length: int  # points
     real: bool = False  # of real samples: the first half of the spectrum alone
@@ -37,12 +37,12 @@ class Transform:
 
     @property
     def points(self) -> int:
-        """Complex numbers that the butterflies work on."""
+        """Return the number of complex values processed by the butterflies."""
         return self.length // 2 if self.real else self.length
 
     @property
     def results(self) -> int:
-        """Complex numbers of a frame's spectrum."""
+        """Return the number of complex values in a frame's spectrum."""
         return self.length // 2 + 1 if self.real else self.length
 
 
@@ -132,7 +132,7 @@ class _Kernel:
         return value if self.window is None else value * self.window[at]
 
     def _stage(self, half: int) -> Value:
-        """Join pairs of transforms of `half` points."""
+        """Merge pairs of transforms of `half` points."""
         stride = self.how.length // (2 * half)
 
         def butterfly(first: Scalar, k: Scalar) -> Value:
@@ -152,7 +152,7 @@ class _Kernel:
         return loop("g", groups, lambda g: loop("k", half, lambda k: butterfly(g * i32(2 * half), k)))
 
     def _apart(self) -> list[Value]:
-        """Take the spectra of even and odd samples apart, and join them to that of all."""
+        """Split the spectra of even and odd samples, and merge them to the full spectrum."""
         points = self.how.points
         r, i = (tirx.Var(n, "float32") for n in ("r0", "i0"))
         zero = tirx.const(0.0, "float32")

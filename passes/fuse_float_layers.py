@@ -1,14 +1,14 @@
-"""`fuse_float_layers`: float32 convolutions and products with their bias and activation become one operator each.
+"""`fuse_float_layers`: float32 convolutions and products become one operator each with bias and activation.
 
-Max pools, means over rows and columns, and concatenations become operators of one function each, too, so that their
-attributes tell fast kernels of them.
+Max pools, means over rows and columns, and concatenations become single-function operators, too, so that their
+attributes select fast kernels.
 
     before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
             b = R.add(a, R.const(...))
             c = R.nn.relu(b)
 
-As three operators, each would need a buffer and pass over it. Sums are added up in the same order, from zero, the bias
-last; so every bit stays. The function carries the attributes by which fast kernels recognize it
+As three operators, each would need a buffer and a pass over it. Sums are added up in the same order, from zero, the
+bias last; so every bit stays. The function carries the attributes by which fast kernels recognize it
 (`schedules.rules.float_fpu`). Relax's own fusion would give the same computation without them.
 """
 
@@ -42,7 +42,7 @@ _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
 
 
 def fuse_float_layers(mod: Module) -> Module:
-    """A copy of `mod` with the float layers of `main` fused; `mod` itself where there are none or it cannot be read."""
+    """Fuse the float layers of `main` in a copy of `mod`; return `mod` if there are none or it cannot be read."""
     main = mod["main"]
     if why_not_read(main) is not None:
         return mod
@@ -74,7 +74,7 @@ def fuse_float_layers(mod: Module) -> Module:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A convolution or product, and the operators behind it that its kernel applies."""
+    """A convolution or product, and the following operators applied by its kernel."""
 
     core: Call
     values: tuple[Value, ...]  # the variables of its operators
@@ -102,7 +102,7 @@ class _Layer:
         shape: tuple[int, ...] = (),
         **attributes: object,
     ) -> Value:
-        """Emits the call; of `products` instead of the core's operands, with a result of `shape`, where they are given."""
+        """Emit the call; if given, on `products` instead of the core's operands, with a result of `shape`."""
         biases = [] if self.bias is None else [relax.op.reshape(emitter.new(self.bias), [prod(shape_of(self.bias))])]
         first, shape = [*products] or [emitter.new(a) for a in self.core.args[:2]], shape or self.shape
         operands = first + [emitter.builder.emit(b) for b in biases]
@@ -121,7 +121,7 @@ class _Layer:
         return value if low == -inf else tirx.max(value, tirx.const(low, "float32"))
 
     def _dense(self, emitter: Emitter) -> Value:
-        """Emits a product of matrices: of one whose rows are all rows of `x`, where that has more axes."""
+        """Emit a matrix product: if `x` has more axes, all its rows become one matrix's rows."""
         x, w = (emitter.new(a) for a in self.core.args[:2])
         depth, units = shape_of(w)[-2:]
         rows, flat = prod(self.shape) // units, len(shape_of(x)) == len(shape_of(w)) == 2
@@ -207,7 +207,7 @@ class _Layer:
 
 
 def _padding(call: Call) -> tuple[int, int, int, int]:
-    """Rows and columns of padding: top, left, bottom, right."""
+    """Return the padding rows and columns: top, left, bottom, right."""
     given = [int(p) for p in call.attrs.padding]
     top, left, bottom, right = given if len(given) == 4 else (*given, *given)
     return top, left, bottom, right
@@ -250,7 +250,7 @@ class _Layers:
         return layouts == ("NHWC", "NHWC") and not self._is_constant(call.args[0])
 
     def _is_mean(self, binding: Binding) -> bool:
-        """Whether it is a mean over rows and columns of a tensor NHWC."""
+        """Return True for a mean over rows and columns of an NHWC tensor."""
         call = binding.value
         if name_of(call) != "relax.mean" or {dtype_of(v) for v in (binding.var, call.args[0])} != {"float32"}:
             return False
@@ -304,7 +304,9 @@ class _Layers:
         return replace(layer, values=(*layer.values, var), bounds=(low, high))
 
     def _next(self, layer: _Layer) -> tuple[Value, Value]:
-        """The only operator that reads a layer's value so far: its variable and its call; None where there are others."""
+        """Return the only operator that reads a layer's present value: its variable and its call; None if there are
+        several.
+        """
         users = self.users.get(layer.values[-1], [])
         return (users[0], self.values[users[0]]) if len(users) == 1 and users[0] is not None else (None, None)
 
@@ -315,7 +317,7 @@ class _Layers:
 
 
 def _is_depthwise(call: Call) -> bool:
-    """Whether a convolution of NHWC by HWOI or HWIO weights computes every channel of its input apart."""
+    """Test that a convolution of NHWC by HWOI or HWIO weights computes every input channel separately."""
     groups, channels, weights = int(call.attrs.groups), shape_of(call.args[0])[-1], shape_of(call.args[1])
     if groups != channels or groups == 1:
         return False

@@ -1,8 +1,8 @@
 """Strided interval analysis of TIR index expressions.
 
-A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}`. The result of an evaluation contains every value that the
-expression can take while its variables range over their intervals. It is exact for a variable with a constant factor and
-offset; for sums whose steps differ, divisions, clamps and choices it may contain more values, never fewer.
+A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}`. The result of an evaluation contains every value that
+the expression can take while its variables range over their intervals. It is exact for a variable with a constant
+factor and offset; for sums with different steps, divisions, clamps and choices it may contain more values, never fewer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Evaluator = Callable[[Env], Strided]
 
 
 def is_affine(expr: Any) -> bool:
-    """Whether an index is a sum of variables with constant factors."""
+    """Test that an index is a sum of variables with constant factors."""
     if isinstance(expr, (tirx.Add, tirx.Sub)):
         return is_affine(expr.a) and is_affine(expr.b)
     if isinstance(expr, tirx.Mul):
@@ -46,12 +46,12 @@ def is_affine(expr: Any) -> bool:
 
 
 def hull(a: Strided, b: Strided) -> Strided:
-    """A strided interval that contains both `a` and `b`."""
+    """Return a strided interval that contains both `a` and `b`."""
     return Strided(min(a.lo, b.lo), max(a.hi, b.hi), gcd(a.step, b.step, abs(a.lo - b.lo)))
 
 
 def clip(a: Strided, extent: int) -> Strided:
-    """`a` without the values outside `[0, extent)`; `a` unchanged if no value would remain."""
+    """Remove the values outside `[0, extent)` from `a`; return `a` unchanged if no value would remain."""
     if (a.lo >= 0 and a.hi < extent) or a.hi < 0 or a.lo >= extent:
         return a
     if a.step == 0:
@@ -66,7 +66,7 @@ def _span(lo: Any, hi: Any) -> Strided:
 
 
 def _between(a: Strided, change: Callable[[Any], Any]) -> Strided:
-    """The image of `a` under the nondecreasing function `change`."""
+    """Return the image of `a` under the nondecreasing function `change`."""
     return Strided(change(a.lo), change(a.hi), 1)
 
 
@@ -147,9 +147,9 @@ _ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
-    """Compile `expr` to a Python function from the intervals of its variables to the interval of its values.
+    """Compile `expr` to a Python function from its variables' intervals to its values' interval.
 
-    `slots` is each variable's position in the environment; `tables` are the constant arrays that an index may be loaded
+    `slots` is each variable's position in the environment; `tables` are the constant arrays an index may be loaded
     from. Raises `NotUnderstoodError` for unsupported arithmetic.
     """
     if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):

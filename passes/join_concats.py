@@ -1,9 +1,9 @@
-"""Copy elimination for concats: producers write their parts directly into the output of the concat, which becomes a join.
+"""Copy elimination for concats: producers write their parts directly into the concat's output, which becomes a join.
 
-In a concat along the rows a part is contiguous in the output. Along the channels of an NHWC tensor a part is strided, a
-run in every pixel of the output, so its producer writes with the output's pitch (`schedules.kernels.pitch`). A concat can
-be joined if its parts need no requantization, have no other reader and start at multiples of 4 bytes, and if the kernels
-of their producers have a form with that pitch. The operator stays in the graph, as a view with `part_offsets`.
+In a concat along the rows a part is contiguous in the output. Along an NHWC tensor's channels a part is strided, a run
+in every output pixel, so its producer writes with the output's pitch (`schedules.kernels.pitch`). A concat can be
+joined if its parts need no requantization, have no further reader and start at multiples of 4 bytes, and if the
+producers' kernels have a form with that pitch. The operator stays in the graph, as a view with `part_offsets`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FEW_CONCATS = 4  # up to so many concats are tried one by one, and listed by nam
 
 
 def joinable(prepared: PreparedGraph) -> dict[str, tuple[int, ...]]:
-    """The concats that can become joins, since all of their parts can be written in place: by name, where each part begins."""
+    """Find the concats that can become joins, since all parts can be written in place: by name, each part's start."""
     pitches = _Pitches(prepared)
     return {op.name: offsets for op in prepared.graph.ops if (offsets := _offsets(prepared, op, pitches))}
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """For messages: the names of concats, or their number if there are more than `FEW_CONCATS`."""
+    """Format concats for messages: names, or their number if there are more than `FEW_CONCATS`."""
     return ", ".join(names) if len(names) <= FEW_CONCATS else f"{len(names)} concats"
 
 
 def joined(prepared: Made, joins: Mapping[str, tuple[int, ...]]) -> Made:
-    """`prepared` with the concats of `joins`, from `joinable`, turned into joins, which need no kernel."""
+    """Turn the concats in `joins`, from `joinable`, into joins, which need no kernel."""
     ops, kernels, computed = list(prepared.graph.ops), list(prepared.kernels), list(prepared.extracted.operators)
     for op in prepared.graph.ops:
         if op.name in joins:
@@ -47,7 +47,7 @@ def joined(prepared: Made, joins: Mapping[str, tuple[int, ...]]) -> Made:
 
 
 def _offsets(prepared: PreparedGraph, op: Op, pitches: _Pitches) -> tuple[int, ...]:
-    """The offset of each part in bytes, into the output or (along the channels) into its pixels; empty if not joinable."""
+    """Return each part's offset in bytes, in the output or (along the channels) in its pixels; empty if not joinable."""
     graph, made = prepared.graph, prepared.extracted.operators[op.index]
     if _along_rows(graph, op):
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
@@ -69,14 +69,14 @@ def _offsets(prepared: PreparedGraph, op: Op, pitches: _Pitches) -> tuple[int, .
 
 
 def _along_rows(graph: Graph, op: Op) -> bool:
-    """Whether `op` is a concat along the rows, of distinct parts without requantization."""
+    """Test that `op` is a concat along the rows, with distinct parts and without requantization."""
     whole, tables = graph.tensors[op.outputs[0]], op.attrs.get("table_of_input")
     plain = op.kind == "concat" and isinstance(tables, tuple) and set(tables) == {-1} and has_pixels(whole)
     return plain and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:
-    """Whether a part is the only output of a non-view operator that can make pixels, and is read by the concat alone."""
+    """Test that a part is the only output of a non-view operator that can make pixels, and is read by the concat alone."""
     maker = graph.producer[part]
     if maker is None or graph.consumers[part] != (op.index,) or part in graph.outputs:
         return False
@@ -92,7 +92,7 @@ class _Pitches:
         self._known: dict[tuple[int, bool, int, int], tuple[RowKernel, bool]] = {}  # the kernel keeps its function's id
 
     def apart(self, maker: int | None, unit: int, pitch: int) -> bool:
-        """Whether all kernels of operator `maker` have a form whose pixels of `unit` bytes lie `pitch` bytes apart."""
+        """Test that all kernels of operator `maker` have a form with `unit`-byte pixels `pitch` bytes apart."""
         assert maker is not None
         return all(self._able(kernel, unit, pitch) for kernel in self._prepared.row_and_pixel_kernels(maker))
 

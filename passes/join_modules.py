@@ -1,8 +1,8 @@
-"""Join the modules of several programs into one, in which equal kernels are one kernel.
+"""Join the modules of several programs into one, with equal kernels shared.
 
-Schedules of one network, and the probes that time its stages, run mostly the same kernels. Joined, every kernel is
-scheduled, compiled and stored once. `main` of a program gets the program's name; its other Relax functions get names of
-their own.
+Schedules of a network, and the probes that time its stages, run mostly the same kernels. Joined, every kernel is
+scheduled, compiled and stored once. A program's `main` gets the program's name; its remaining Relax functions get
+unique names.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -21,10 +21,10 @@ from tvm_cascade.schedules.tir import tvm_ffi
 
 
 def join_modules(programs: Mapping[str, tvm.IRModule], taken: Collection[str] = ()) -> tvm.IRModule:
-    """One module with a Relax function for each name; the modules' own `main` have the attributes that they had. No other
-    function gets a name that is in `taken`.
+    """Build a single module with a Relax function for each name; each `main` keeps its attributes. No further function
+    gets a name in `taken`.
 
-    The modules come from `lower_stages` or from `probe_module`: their kernels call no other function.
+    The modules come from `lower_stages` or from `probe_module`: their kernels call no function.
     """
     joined: dict[Any, Any] = {}
     names, kernels = UniqueNames([*programs, *taken]), ByStructure[Any]()
@@ -57,7 +57,7 @@ def join_modules(programs: Mapping[str, tvm.IRModule], taken: Collection[str] = 
 
 
 def _variable(name: str, ty: Any) -> Any:
-    """A global variable of that type, which the normalizer of calls wants to see."""
+    """Make a global variable with that type, as Relax's normalizer requires for calls."""
     variable = tvm.ir.GlobalVar(name)
     relax.expr._update_type(variable, ty)
     return variable

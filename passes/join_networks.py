@@ -1,7 +1,7 @@
-"""Join the networks of several modules into one function, so that one schedule runs them at the same time.
+"""Join several modules' networks into one function, so that one schedule runs them at the same time.
 
-The product of their graphs is one graph without edges between them. Its operators are interleaved by their share of their
-own network: where a search cuts the graph into blocks, every block holds as much of each.
+Their graphs' product is a graph without edges between them. Operators are interleaved by their share in their network:
+if a search cuts the graph into blocks, every block holds as much from each.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -21,10 +21,10 @@ from tvm_cascade.passes.relax_functions import add_function, bindings_of, substi
 
 
 def join_networks(networks: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
-    """One module whose `main` takes the inputs of all networks and returns a tuple of all their outputs, in order.
+    """Build a module whose `main` takes all networks' inputs and returns a tuple of all their outputs, in order.
 
-    `networks` by names that differ; parameters are called NAME/PARAMETER. Raises `GraphError` for a module with Relax functions
-    besides `main`.
+    `networks` by distinct names; parameters are called NAME/PARAMETER. Raises `GraphError` for a module with Relax
+    functions besides `main`.
     """
     for name, mod in networks.items():
         others = [gv.name_hint for gv in mod.get_global_vars() if isinstance(mod[gv], relax.Function)]
@@ -56,6 +56,6 @@ def join_networks(networks: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
 
 
 def interleaved(lists: Sequence[Sequence[Any]]) -> list[Any]:
-    """The items of all lists, those of a list in order, by their share of the list."""
+    """Merge the items of all lists by their relative position, keeping each list's order."""
     shares = [((k + 1) / len(items), n, k) for n, items in enumerate(lists) for k in range(len(items))]
     return [lists[n][k] for _, n, k in sorted(shares)]

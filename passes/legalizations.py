@@ -1,4 +1,6 @@
-"""Legalizations of Relax operators to PrimFuncs where TVM's own read out of bounds, lose infinities, fail or call a library."""
+"""Legalizations of Relax operators to PrimFuncs for cases in which TVM's own read out of bounds, lose infinities, fail
+or call a library.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ Legalization = Callable[[Any, Any], Any]
 
 
 def _take(bb: Any, call: Any) -> Any:
-    """Legalization of `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
+    """Lower `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
 
-    Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds."""
+    Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds.
+    """
     axis, (data, indices) = call.attrs.axis, call.args[:2]
     if isinstance(indices, tirx.IntImm):
         return _take_one(bb, call, int(indices))
@@ -51,7 +54,7 @@ def _take(bb: Any, call: Any) -> Any:
 
 
 def _take_one(bb: Any, call: Any, index: int) -> Any:
-    """Legalization of `relax.take` of one index that is a number, no tensor."""
+    """Lower `relax.take` with a single index that is a number, no tensor."""
     shape, mode = shape_of(call.args[0]), str(call.attrs.mode)
     axis = int(call.attrs.axis or 0) % len(shape)
     extent = shape[axis]
@@ -71,8 +74,10 @@ def _take_one(bb: Any, call: Any, index: int) -> Any:
 
 
 def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[[Any, Any], Any]:
-    """Legalization of a maximum or minimum of floats over axes, which begins with an infinity: TVM's begins with the largest
-    finite number, of which infinities alone would make that number."""
+    """Lower a float maximum or minimum over axes, beginning with an infinity.
+
+    TVM's begins with the largest finite number, and would return that number for infinities alone.
+    """
 
     def legalization(bb: Any, call: Any) -> Any:
         axes, keep = call.attrs.axis, bool(call.attrs.keepdims)
@@ -99,12 +104,14 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
 
 
 def _or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Return the larger or smaller of two floats, NaN where one of them is: a back end's is the second where the first is NaN."""
+    """Return the larger or smaller of two floats, NaN if either is NaN: back ends return the second if the first is
+    NaN.
+    """
     return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
 
 
 def _of_two(operator: Callable[..., Any], truths: Callable[[Any, Any], Any]) -> Legalization:
-    """Return the legalization of the larger or smaller of two operands; of floats that are both computed, NaN where one is."""
+    """Return the legalization of the larger or smaller of two operands; for two computed floats, NaN if either is NaN."""
 
     def legalization(bb: Any, call: Any) -> Any:
         kind, name = str(call.ty.dtype), call.op.name.removeprefix("relax.")
@@ -130,8 +137,10 @@ def _element_by_element(bb: Any, call: Any, combined: Callable[[Any, Any], Any],
 
 
 def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
-    """Legalization of a quotient or remainder by constants: TVM evaluates a scalar divisor of 0, and fails. Floats are
-    multiplied by an infinity instead, which is the same; of integers nothing is defined."""
+    """Lower a quotient or remainder by constants: TVM evaluates a scalar divisor of 0, and fails.
+
+    Floats are multiplied by an infinity instead, with the same result; for integers nothing is defined.
+    """
     divisor = constant_of(call.args[1])
     if divisor is None or divisor.all():
         return bb.call_te(plain, *call.args)
@@ -146,7 +155,7 @@ def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
 
 
 def _powers(bb: Any, call: Any) -> Any:
-    """Legalization of powers: of integers by multiplication, which TVM has none of."""
+    """Lower powers: integers by multiplication, missing in TVM."""
     dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
     if dtype.startswith("float"):
         return bb.call_te(topi.power, *call.args)
@@ -175,10 +184,10 @@ def _powers(bb: Any, call: Any) -> Any:
 
 
 def _adaptive_average(bb: Any, call: Any) -> Any:
-    """Legalize an adaptive average pool whose sizes do not divide, by windows of one constant size with a guard.
+    """Lower an adaptive average pool with sizes that do not divide, by constant-size windows with a guard.
 
-    Output `o` of `n` is the mean of elements `[o * size // n, ceil((o + 1) * size / n))`: TVM's form sums over an extent that
-    is an expression.
+    Output `o` of `n` is the mean of elements `[o * size // n, ceil((o + 1) * size / n))`: TVM's form sums over an
+    extent that is an expression.
     """
     layout, shape, outputs = str(call.attrs.layout), shape_of(call.args[0]), shape_of(call)
     axes = [k for k, axis in enumerate(layout) if axis in "DHW"]
@@ -220,7 +229,7 @@ def _adaptive_average(bb: Any, call: Any) -> Any:
 
 
 def _mean(bb: Any, call: Any) -> Any:
-    """Legalization of a mean: of integers in their own type, rounded toward zero. TVM's makes 64 bits of them."""
+    """Lower a mean: integers in their own type, rounded toward zero. TVM widens them to 64 bits."""
     dtype = str(call.ty.dtype)
     if dtype.startswith("float"):
         return _by_tvm(bb, call)
@@ -230,8 +239,10 @@ def _mean(bb: Any, call: Any) -> Any:
 
 
 def _place_of_extreme(largest: bool) -> Legalization:
-    """Legalization of `argmax` or `argmin`: the first of equal elements, a NaN before any, as in PyTorch and NumPy. TVM's finds
-    the last element behind a NaN, and place -1 where no element is beyond the first that it compares with."""
+    """Lower `argmax` or `argmin`: the first of equal elements, a NaN before any, as in PyTorch and NumPy.
+
+    TVM's finds the last element behind a NaN, and index -1 if no element exceeds its start value.
+    """
 
     def combined(one: Any, other: Any) -> Any:
         stays = one[1] >= other[1] if largest else one[1] <= other[1]
@@ -268,7 +279,7 @@ def _place_of_extreme(largest: bool) -> Legalization:
 
 
 def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
-    """Legalization of an operator on two operands, of booleans by `truths`: LLVM has no arithmetic and no order of them."""
+    """Lower an operator on two operands; booleans by `truths`: LLVM has no arithmetic and no order for them."""
 
     def legalization(bb: Any, call: Any) -> Any:
         if str(call.args[0].ty.dtype) != "bool":
@@ -290,9 +301,9 @@ _SPATIAL = "DHW"  # of layouts
 
 
 def _resized(bb: Any, call: Any) -> Any:
-    """Legalize a resize with aligned corners to one element along an axis, which is the first: TVM divides by zero.
+    """Lower a resize with aligned corners to a single element along an axis, which is the first: TVM divides by zero.
 
-    Of two elements the first is that one too, so two are made, and the first is taken.
+    The first of two elements equals it too, so two are made, and the first is taken.
     """
     sizes = [getattr(size, "value", None) for size in call.args[1].values]
     if str(call.attrs.coordinate_transformation_mode) != "align_corners" or 1 not in sizes or None in sizes:
@@ -306,9 +317,9 @@ def _resized(bb: Any, call: Any) -> Any:
 
 
 def _sampled(bb: Any, call: Any) -> Any:
-    """Legalize a sampled grid that reflects between aligned corners of an axis of one element: TVM divides by zero.
+    """Lower a sampled grid that reflects between aligned corners on a single-element axis: TVM divides by zero.
 
-    Of two equal elements every place between them, and every reflection of it, is that element.
+    Between two equal elements every place, and every reflection, equals that element.
     """
     if str(call.attrs.padding_mode) != "reflection" or not call.attrs.align_corners:
         return _by_tvm(bb, call)

@@ -1,7 +1,8 @@
 """The module that `LowerQuantized` lowered, kept in an attribute of the lowered module.
 
-Graph substitutions rewrite quantized operators, not integer ones, so that `Cascade` after `LowerQuantized` starts from the
-module before it. The attribute is a tensor of the bytes of the module's JSON: TVM cannot print a module inside of another.
+Graph substitutions rewrite quantized operators, not integer operators, so `Cascade` after `LowerQuantized` starts from
+the module before. The attribute is a tensor with the bytes of the module's JSON: TVM cannot print a module inside a
+module.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -17,8 +18,11 @@ EXTERNAL_ATTR = "external_mods"  # TVM's, of `RunCodegen`
 
 
 def with_source(lowered: IRModule, source: IRModule) -> IRModule:
-    """`lowered` with `source` as the module that was lowered; unchanged if it has a source, from an earlier lowering, or runtime
-    modules of other code generators, which JSON cannot hold."""
+    """Attach `source`, the module before lowering, to `lowered`.
+
+    Return `lowered` unchanged if it has a source, from an earlier lowering, or runtime modules from foreign code
+    generators, which JSON cannot hold.
+    """
     if dict(lowered.attrs or {}).keys() & {SOURCE_ATTR, EXTERNAL_ATTR}:
         return lowered
     text = tvm.ir.save_json(source).encode()
@@ -26,11 +30,11 @@ def with_source(lowered: IRModule, source: IRModule) -> IRModule:
 
 
 def source_of(mod: IRModule) -> IRModule | None:
-    """The module that was lowered; None if `mod` has no source."""
+    """Return the module before lowering; None if `mod` has no source."""
     text = dict(mod.attrs or {}).get(SOURCE_ATTR)
     return None if text is None else tvm.ir.load_json(text.numpy().tobytes().decode())
 
 
 def without_source(mod: IRModule) -> IRModule:
-    """`mod` without the attribute; `mod` itself if it has none."""
+    """Remove the attribute from `mod`; return `mod` if it has none."""
     return mod.without_attr(SOURCE_ATTR) if SOURCE_ATTR in dict(mod.attrs or {}) else mod

@@ -1,7 +1,7 @@
-"""Relax calls that no substitution knows, as ONNX nodes: what `optimize -o x.onnx` writes of them.
+"""Relax calls without substitutions, as ONNX nodes: their form in `optimize -o x.onnx`.
 
-A form gets the emitter of the file (`substitution.export_onnx`), the call and the names of its tensors, and returns the names of
-the results. A call has a form if `has_form` says so; one with an attribute that ONNX has no word for has none.
+A form gets the file's emitter (`substitution.export_onnx`), the call and its tensors' names, and returns the results'
+names. `has_form` tells whether a call has a form; a call with an attribute unknown to ONNX has none.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -22,7 +22,7 @@ from tvm_cascade.substitution.export_onnx import Emitter
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A call, and the names of its tensors."""
+    """A call, and its tensors' names."""
 
     call: Any
     names: list[str]
@@ -40,15 +40,15 @@ class Given:
         return len(self.shapes[0])
 
     def axes(self, given: Any) -> list[int]:
-        """Axes from the start; None: all."""
+        """Return axes counted from the start; None: all."""
         return sorted(self.axis(a) for a in (range(self.rank) if given is None else given))
 
     def axis(self, given: Any) -> int:
-        """An axis from the start."""
+        """Return an axis counted from the start."""
         return int(given) % self.rank
 
     def numbers(self, argument: int) -> list[int]:
-        """The integers of a tuple or shape among the arguments."""
+        """Return the integers in a tuple or shape argument."""
         held: Any = self.call.args[argument]
         values: Any = held.fields if isinstance(held, relax.Tuple) else held.values
         return [int(getattr(v, "value", v)) for v in values]
@@ -108,7 +108,7 @@ def _gelu_tanh(e: Emitter, g: Given) -> list[str]:
 
 
 def _half(e: Emitter, g: Given, gate: list[str]) -> list[str]:
-    """Half of x times one more than its gate."""
+    """Emit half of x times one more than its gate."""
     more = e.emit("Add", [*gate, _float(e, 1, g.dtype)])
     return e.emit("Mul", [*e.emit("Mul", [g.names[0], *more]), _float(e, 0.5, g.dtype)])
 
@@ -135,7 +135,7 @@ def _scatter_nd(e: Emitter, g: Given) -> list[str]:
 
 
 def _wide_indices(e: Emitter, g: Given) -> list[str]:
-    """The tensors with indices, the second, of 64 bits, as ONNX asks for."""
+    """Return the tensors, with the second, the indices, in 64 bits, as ONNX requires."""
     data, indices, *others = g.names
     if g.dtypes[1] == "int64":
         return g.names
@@ -309,15 +309,15 @@ class OnnxCalls:
     calls: Sequence[Any]
 
     def name(self, node: Node) -> str:
-        """The operator's name, with `relax.`; of one of the graph its kind."""
+        """Return the operator's name, with `relax.`; for a graph operator its kind."""
         return str(getattr(self.calls[int(node["key"])].op, "name", "opaque")) if node.kind == "opaque" else node.kind
 
     def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
-        """Add the nodes of an operator whose tensors have these names; returns the names of its results."""
+        """Add the nodes for an operator with these tensor names; return its results' names."""
         return _FORMS[self._form(node)](e, self._given(node, names))
 
     def has_form(self, node: Node) -> bool:
-        """Whether `write` can."""
+        """Return True if `write` can."""
         form = _FORMS.get(self._form(node))
         if form is None:
             return False

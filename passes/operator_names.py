@@ -1,4 +1,4 @@
-"""Names of operators by the variables that they are bound to, for passes that are told operators of a graph by name."""
+"""Operator names by bound variable, for passes that receive a graph's operators by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Called:
 
 
 def operator_names(main: Any) -> dict[Any, str]:
-    """Return by variable the name that `extract_graph` gives to the `call_tir` that it is bound to."""
+    """Return by variable the name that `extract_graph` gives to its `call_tir`."""
     program, unique = read_program(main), UniqueNames()
     values = [_tensor(k, value, k in program.inputs) for k, value in enumerate(program.values)]
     for k in program.inputs:

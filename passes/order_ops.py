@@ -1,8 +1,8 @@
-"""`OrderOps`: memory-aware reordering of the operators of `main`, to minimize peak memory (Serenity, section 3.1).
+"""`OrderOps`: memory-aware reordering of the operators in `main`, to minimize peak memory (Serenity, section 3.1).
 
 `tvm_cascade.ordering` computes the order. Later consumers that follow program order (memory planning, `extract_graph`)
-inherit it. The attribute `cascade_order` of `main` holds the order's peak and a lower bound on it, both in bytes, and
-whether the order is proved optimal.
+inherit it. The attribute `cascade_order` of `main` holds the order's peak and a lower bound, both in bytes, and whether
+the order is proved optimal.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OrderOps(CascadePass):
     time_limit: float | None = None  # seconds, after which the best order so far is taken; None: no limit
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with its operators reordered, and `main` with the attribute `cascade_order`."""
+        """Reorder the module's operators; `main` gets the attribute `cascade_order`."""
         source = mod.clone()
         graph = extract_graph(source).graph
         with SearchMonitor(self.time_limit):
@@ -68,7 +68,7 @@ def _is_call(binding: Any) -> bool:
 
 
 def _calls(mod: Any) -> int:
-    """The number of calls in `main`; raises `GraphError` unless it has exactly one binding block."""
+    """Count the calls in `main`; raise `GraphError` unless it has exactly one binding block."""
     blocks = len(mod["main"].body.blocks)
     if blocks != 1:
         raise GraphError(f"main has {blocks} binding blocks: only one dataflow block can be reordered")
@@ -76,7 +76,7 @@ def _calls(mod: Any) -> int:
 
 
 def reordered(mod: Any, solution: Ordering) -> IRModule:
-    """`mod` with the calls of `main` in the order `solution.order`, a permutation of operator indices (k is the k-th call).
+    """Order the calls of `main` by `solution.order`, a permutation of operator indices (k is the k-th call).
 
     Indices beyond the number of calls are copies that `extract_graph` adds for outputs; they have no binding.
     """
@@ -94,7 +94,7 @@ def reordered(mod: Any, solution: Ordering) -> IRModule:
 
 
 def _with_followers(sequence: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
-    """The calls in `sequence`, each followed by the non-call bindings of which it is the last dependence."""
+    """List the calls in `sequence`, each followed by non-call bindings for which it is the last dependence."""
     place = {b.var: k for k, b in enumerate(sequence)}  # position of a call; of another binding, of its last dependence
     followers: list[list[Any]] = [[] for _ in (None, *sequence)]  # entry 0: bindings that depend on no call
     for binding in bindings:

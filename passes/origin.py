@@ -1,8 +1,8 @@
-"""Names of a model's file on the variables of a Relax module, and the file's graph as an attribute of its function.
+"""Names from a model's file on a Relax module's variables, and the file's graph as a function attribute.
 
-A reader binds what a tensor of the file holds to a variable of the tensor's name and a mark (`marked`). Passes bind by the
-names of the variables that they rewrite, and Relax appends a number where a name is taken: the mark tells the name from
-that number, and a name of the file from one that Relax made (`lv12`).
+A reader binds the content of a file's tensor to a variable with the tensor's name and a mark (`marked`). Passes bind
+under the names of the variables they rewrite, and Relax appends a number to a name already in use: the mark separates
+the name from that number, and a file's name from a name made by Relax (`lv12`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MARKED = re.compile(r"(.+)\$\d*(?::\d+)?", re.DOTALL)  # a tuple's parts have a
 
 
 def marked(name: str) -> str:
-    """Return the name of the variable that holds the tensor `name` of the file."""
+    """Return the name of the variable for the file's tensor `name`."""
     return name.replace(".", _DOT) + _MARK
 
 
 def file_name(variable: str) -> str | None:
-    """Return the name that the file gives to what a variable of this name holds; None if it gives none."""
+    """Return the file's name for the content of a variable with this name; None if there is none."""
     found = _MARKED.fullmatch(variable)
     return None if found is None else found[1].replace(_DOT, ".")
 
@@ -39,7 +39,7 @@ def plain(variable: str) -> str:
 
 
 class NamingBuilder(relax.BlockBuilder):
-    """A builder whose variables have the name of the tensor of the file that `name`, a variable's name, says."""
+    """A builder that names variables after the file's tensor given by `name`, a variable's name."""
 
     name = ""
 
@@ -57,7 +57,7 @@ class NamingBuilder(relax.BlockBuilder):
 
 
 def with_names(mod: Any, names: Mapping[Any, str]) -> Any:
-    """Return a copy of `mod` whose `main` has the variables of `names` under these names of the file."""
+    """Return a copy of `mod` whose `main` has the variables in `names` under these file names."""
     main, mod = mod["main"], mod.clone()
     new = {var: type(var)(marked(name), var.ty) for var, name in names.items()}
     mod["main"] = tvm_ffi.structural_map(main, [(relax.Var, lambda var: new.get(var, var))], order="post")
@@ -65,7 +65,9 @@ def with_names(mod: Any, names: Mapping[Any, str]) -> Any:
 
 
 def with_file_graph(mod: Any, reads: Mapping[str, Sequence[str]]) -> Any:
-    """Return a copy of `mod` whose `main` carries, by computed tensor of the file, the tensors that its operator reads."""
+    """Return a copy of `mod` whose `main` carries, for each computed tensor in the file, the tensors read by its
+    operator.
+    """
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(ORIGIN_ATTR, json.dumps({name: list(of) for name, of in reads.items()}))
     return mod

@@ -1,4 +1,4 @@
-"""Outlining of a dataflow block's region: extracts it into a module of its own, and replaces it by one call."""
+"""Outlining of a dataflow block's region: extracts it into a separate module, and replaces it by a single call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
 
 def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
-    """A module whose `main` computes the outputs of `region` from its inputs, with the functions that it calls.
+    """Extract a module whose `main` computes the outputs of `region` from its inputs, with the called functions.
 
-    `attrs` are the attributes of the function that holds the region; `main` gets them all but `global_symbol`.
+    `attrs` are the attributes of the function around the region; `main` gets them all but `global_symbol`.
 
     Before, in a function of `mod`::
 
@@ -46,14 +46,15 @@ def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -
 
 
 def functions_called(expr: Any) -> list[Any]:
-    """The distinct global variables in an expression, in post-order."""
+    """List the distinct global variables in an expression, in post-order."""
     found: dict[Any, None] = {}
     tvm_ffi.structural_map(expr, [(ir.GlobalVar, lambda g: found.setdefault(g) or g)], order="post")
     return list(found)
 
 
 def region_call(region: Region, entry: Any, constants: Sequence[Any], workspaces: Sequence[Any]) -> list[Any]:
-    """The bindings that replace a region: a `call_tir` of `entry`, and the bindings of the region's output variables.
+    """Build the bindings that replace a region: a `call_tir` to `entry`, and bindings for the region's output
+    variables.
 
     `entry` takes the inputs and `constants`; it writes the outputs and one further tensor per type in `workspaces`.
     """

@@ -75,7 +75,7 @@ class PartitionRegions(CascadePass):
     """
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with each region outlined into a private function."""
+        """Move each region into a private function."""
         inlined = relax.transform.InlinePrivateFunctions()(mod)
         source = read_function(inlined, "main")
         graph = analyse(source).graph
@@ -83,7 +83,7 @@ class PartitionRegions(CascadePass):
 
 
 class _Writer:
-    """Writes the partitioned module; operator k of `graph` is call k of `source`."""
+    """Writer of the partitioned module; operator k in `graph` is call k in `source`."""
 
     def __init__(self, mod: IRModule, source: Source, graph: Graph, regions: Partition) -> None:
         self.source, self.graph, self.regions = source, graph, regions
@@ -114,7 +114,7 @@ class _Writer:
         return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
     def _region(self, k: int, ops: Sequence[int]) -> tuple[GlobalVar, tuple[int, ...], tuple[int, ...]]:
-        """The function of region `k`, and the tensor indices of its parameters and of its results."""
+        """Build region `k`'s function; return it with the tensor indices of its parameters and results."""
         inside = set(ops)
         made = [t for o in ops for t in self.graph.ops[o].outputs]
         taken = tuple(dict.fromkeys(t for o in ops for t in self.graph.ops[o].inputs if t not in set(made)))

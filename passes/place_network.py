@@ -1,12 +1,13 @@
-"""`plan_in_memories`: which plan of a network, and which memory for each of its blocks, of a machine with several memories.
+"""`plan_in_memories`: the choice of a network's plan, and of a memory for each block, on a machine with several
+memories.
 
-Plans are those that the planner makes under caps: the smallest, with steps as small as they get or not, the cheapest within
-the fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and such whose rows have addresses of
-their own, which lie in one memory as a whole: the smallest, and one within the fastest memory. Each is placed (`memory.pools`) by
-the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `bytes` the one of fewest
-bytes; by `time` the one of fewest bytes among those whose cycles, arithmetic and accesses together, are hardly more
-(`WITHIN_CAP`) than the fewest. By `time` cuts, tiles, rings and placement are then searched
-together, for fewer cycles than the best of these takes (`passes.timed_plans`).
+Candidate plans come from the planner under caps: the smallest, with the smallest steps or not, the cheapest within the
+fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and plans with a separate address
+per row, which lie whole in a single memory: the smallest, and one within the fastest memory. Each is placed
+(`memory.pools`) by the bytes its kernels read and write (`schedules.tuning.traffic`), and the best is taken: by `bytes`
+the plan with the fewest bytes; by `time` the plan with the fewest bytes whose cycles, arithmetic and accesses together,
+hardly exceed the fewest (`WITHIN_CAP`). By `time` cuts, tiles, rings and placement are then searched together, for
+fewer cycles than the best so far (`passes.timed_plans`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
 
 @dataclass(frozen=True)
 class _Placed:
-    """A planned network in memories: cycles of its arithmetic and accesses, and its bytes."""
+    """A planned network in memories: cycles for arithmetic and accesses, and bytes."""
 
     found: PlannedCandidate
     cycles: float
@@ -53,7 +54,7 @@ class _Placed:
 
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
-    """The plan of a request that names memories, or RAM for copies of weights."""
+    """Plan a request that names memories, or RAM for copied weights."""
     if request.memory:
         return plan_in_memories(request, options, planned, progress)
     return with_copies(planned(request, True), request)
@@ -62,9 +63,10 @@ def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progres
 def plan_in_memories(
     request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress
 ) -> PlannedCandidate:
-    """The best plan in the memories of `request`, of those that `planned` gives for requests without them.
+    """Search the best plan in the memories of `request`, among the plans that `planned` gives for requests without
+    memories.
 
-    Where a limit (`search_monitor`) strikes, the best so far.
+    If a limit (`search_monitor`) strikes, return the best so far.
 
     Raises
     ------
@@ -111,7 +113,9 @@ def plan_in_memories(
 
 
 def _best(found: Sequence[_Placed], objective: str) -> _Placed:
-    """Return by `bytes` the plan of fewest bytes; by `time` the one of those that take hardly more than the fewest cycles."""
+    """Return by `bytes` the plan with the fewest bytes; by `time` the same among plans with hardly more than the fewest
+    cycles.
+    """
     most = WITHIN_CAP * min(placed.cycles for placed in found) if objective == "time" else inf
     return min(
         (placed for placed in found if placed.cycles <= most),
@@ -122,7 +126,7 @@ def _best(found: Sequence[_Placed], objective: str) -> _Placed:
 def _jointly(
     found: list[_Placed], request: PlanRequest, options: PlanOptions, counters: Counters, progress: Progress
 ) -> float | None:
-    """Add the plans of the joint search to those `found`; a bound in cycles of all of them, None where none was searched."""
+    """Add the joint search's plans to `found`; return a bound in cycles on all, None if nothing was searched."""
     if request.objective != "time" or request.layerwise:
         return None
     start, bound = min(found, key=lambda placed: placed.cycles), inf
@@ -152,7 +156,7 @@ def _lack(error: InfeasibleError) -> int:
 
 
 def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
-    """Requests without memories, whose plans are placed, and whether their rows may have addresses of their own."""
+    """Yield requests without memories, whose plans are placed, each with a flag that allows separate row addresses."""
     plain = replace(request, memory=(), sram=None, ram=None)
     yield plain, False
     if plain.layerwise:
@@ -171,7 +175,7 @@ def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
 
 
 def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -> _Placed:
-    """A planned network in the memories of the request; raises `InfeasibleError` where it does not fit."""
+    """Place a planned network in the request's memories; raise `InfeasibleError` if it does not fit."""
     plan, prepared = found.plan, found.prepared
     kernels = prepared.kernels_of(plan)
     counter, traffic = counters.of(prepared.core)
@@ -208,7 +212,7 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
 
 
 def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:
-    """A plan in one arena with the copies of its weights, beside the arena."""
+    """Add copied weights, beside the arena, to a plan in one arena."""
     if not (request.ram_weights or request.prefetch):
         return found
     reads = weight_reads(found.plan, found.prepared, request, TrafficCounter(found.prepared.core))
@@ -219,6 +223,6 @@ def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandida
 
 
 def _named(plan: Plan, block: str) -> str:
-    """A block as users know it: the tensor's name where it holds one."""
+    """Name a block for users: by its tensor if it holds one."""
     kind, _, index = block.partition(" ")
     return plan.graph.tensors[int(index)].name if kind == "tensor" else block

@@ -48,8 +48,10 @@ Progress = Callable[[str], None]
 def plan_options(
     request: PlanRequest, core: KernelTarget, addressed: bool = True, prices: Prices | None = None
 ) -> PlanOptions:
-    """The planner's options: the fields it shares with the request, the core's alignment and cost model of steps, whether
-    rows may have addresses of their own (`addressed`), and the prices of plans.
+    """Return the planner's options: the fields shared with the request, the core's alignment and step cost model, and
+    prices.
+
+    `addressed` allows separate row addresses.
     """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     asked = {name: getattr(request, name) for name in shared}
@@ -65,7 +67,7 @@ def plan_network(
     progress: Progress = lambda _line: None,
     kernels: KernelSource | None = None,
 ) -> PlannedCandidate:
-    """The best plan of a module for a core.
+    """Search a module's best plan for a core.
 
     Where `request.time_limit`, or another limit (`search_monitor`), strikes, it is the best plan so far, and never larger
     than one operator after the other.
@@ -111,14 +113,14 @@ def plan_network(
 
 @dataclass(frozen=True)
 class _Once:
-    """What several requests for plans of one network have in common, each worked out once."""
+    """Shared results of several plan requests for a network, each computed once."""
 
     # by id of the module, and whether kernels are measured: the module (so that the id stays its own), lowered, prepared
     modules: dict[tuple[int, bool], tuple[IRModule, IRModule, PreparedGraph]] = field(default_factory=dict)
     promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
 
     def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
-        """A module, lowered, and its graph."""
+        """Return a lowered module, and its graph."""
         key = (id(mod), kernels == kernels.untuned)
         if key not in self.modules:
             integers = lower_integers(mod)
@@ -126,7 +128,7 @@ class _Once:
         return self.modules[key][1:]
 
     def promised(self, mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
-        """`promised`; no more of a request than its key is asked there."""
+        """Return `promised`, cached under the part of the request it depends on."""
         key = (id(mod), request.rewrite, request.layerwise, request.max_macs)
         if key not in self.promises:
             self.promises[key] = promised(mod, request, progress)
@@ -136,7 +138,7 @@ class _Once:
 def _plan_network(
     mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, addressed: bool, once: _Once
 ) -> PlannedCandidate:
-    """`plan_network` inside of the monitor of the request's limit on time."""
+    """Run `plan_network` inside the monitor of the request's time limit."""
     options = plan_options(request, kernels.core, addressed, kernels.prices)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
@@ -148,7 +150,7 @@ def _plan_network(
         return found
 
     def measured(chosen: PlannedCandidate, mod: IRModule) -> PlannedCandidate:
-        """The network of the best plan, planned again with measured or tuned kernels if `kernels` has any."""
+        """Plan the best plan's network again with measured or tuned kernels, if `kernels` has any."""
         if kernels == kernels.untuned or monitor().over():
             return chosen
         found = planned(mod)
@@ -170,9 +172,9 @@ def _plan_network(
 
 
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
-    """The rewritten module that substitutions promise; unchanged if the request excludes them.
+    """Return the rewritten module promised by substitutions; unchanged if the request excludes them.
 
-    They rewrite the source of a lowered module, which has to have been lowered to this module: not changed since.
+    They rewrite a lowered module's source, provided that the module has not changed since the lowering.
     """
     if request.rewrite is False or (request.rewrite is None and request.layerwise):
         return unchanged(mod, 0, "B", "no substitutions were asked for")
@@ -189,9 +191,9 @@ def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _l
 
 
 def plan_lowered(network: Network) -> PlannedCandidate:
-    """The best plan of a network with kernels, over the candidates for its concats and channels.
+    """Search a network's best plan with kernels, over the candidates for its concats and channels.
 
-    Where a limit strikes, the best plan so far, or one operator after the other where that is smaller.
+    If a limit strikes, return the best plan so far, or one operator after another if smaller.
 
     Raises
     ------
@@ -213,9 +215,9 @@ def plan_lowered(network: Network) -> PlannedCandidate:
 
 
 def _best_of(network: Network) -> Best:
-    """The best of the network and its candidates, or why none fits the cap.
+    """Return the best of the network and its candidates, or why none fits the cap.
 
-    Candidates of large networks are compared by drafts of their plans, and the best of them is then planned in full.
+    For large networks, candidates are compared by draft plans, and the best is then planned in full.
     """
     options = network.options
     if len(network.prepared.graph.ops) <= LARGE or options.sram is not None or options.layerwise:
@@ -232,7 +234,7 @@ def _best_of(network: Network) -> Best:
 
 
 def _best_candidate(network: Network) -> Best:
-    """`_best_of`, with the network's own options for all candidates."""
+    """Return the same as `_best_of`, with the network's own options for all candidates."""
     kinds = (float_layers_apart, concats_in_place, concats_in_parts, channel_groups)
     try:
         start: Best = PlannedCandidate(network.prepared, plan_graph(network.prepared.graph, network.options))
@@ -245,11 +247,11 @@ def _best_candidate(network: Network) -> Best:
 
 
 def lower_integers(mod: IRModule) -> IRModule:
-    """The lowered form of `mod`; `mod` itself if it is lowered already."""
+    """Lower `mod` to integers; return `mod` if already lowered."""
     return mod if is_lowered(mod) else lowered(mod)
 
 
 def is_lowered(mod: IRModule) -> bool:
-    """Whether `LowerQuantized` has been applied to a module."""
+    """Return True if `LowerQuantized` has been applied to a module."""
     main = next((f for v, f in mod.functions.items() if v.name_hint == "main"), None)
     return main is not None and REMAINS_ATTR in dict(main.attrs or {})

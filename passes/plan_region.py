@@ -1,4 +1,4 @@
-"""Planning of one static region, and diagnosis of the operators because of which a region cannot be planned."""
+"""Planning of a static region, and diagnosis of the operators that prevent it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the candidate that was kept."""
+        """Return the plan of the chosen candidate."""
         return self.candidate.plan
 
     @property
@@ -45,7 +45,7 @@ class Planned:
 
 
 def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: KernelTarget) -> Planned | str:
-    """The plan of a region of `func`, a function of `mod`, or why there is none.
+    """Plan a region of `func`, a function in `mod`, or return why there is no plan.
 
     Raises `InfeasibleError` if no plan fits `request.sram`.
     """
@@ -59,7 +59,9 @@ def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core:
 
 
 def _check(candidate: PlannedCandidate) -> None:
-    """Run a plan on random data beside its network, or replay it where that may not be. Raises `ValidationError`."""
+    """Run a plan on random data beside its network, or replay it if random data is not allowed. Raises
+    `ValidationError`.
+    """
     try:
         try:
             check_executed(candidate.prepared, candidate.plan)
@@ -73,14 +75,14 @@ def _check(candidate: PlannedCandidate) -> None:
 
 
 class Probe:
-    """Finds the bindings that cannot be planned by extracting each one alone; structurally equal ones are tried once."""
+    """Finder of bindings that cannot be planned, by extracting each alone; structurally equal bindings are tried once."""
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod
         self._known = ByStructure[str | None]()
 
     def refused(self, region: Region) -> dict[Any, str]:
-        """The bindings of a region that cannot be planned even alone, by their variables, with the reasons."""
+        """Find a region's bindings that cannot be planned even alone, by variable, with the reasons."""
         reasons = ((b.var, self._why(b)) for b in region.bindings if isinstance(b.value, relax.Call))
         return {var: reason for var, reason in reasons if reason is not None}
 
@@ -98,7 +100,7 @@ def _why_not_extracted(mod: Any) -> str | None:
 
 
 def _or_reason(attempt: Callable[[], Any]) -> Any:
-    """The value of `attempt()`, or its error as text: TVM's default pipeline may handle what this project cannot."""
+    """Return `attempt()`, or its error as text: TVM's default pipeline may handle cases this project cannot."""
     try:
         return attempt()
     except InfeasibleError:

@@ -29,9 +29,9 @@ _LEAST = 8  # minimum bytes of an arena or flash image, so that the TVM tensor i
 
 
 def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule, GlobalVar]:
-    """`mod` with a plan's functions added under free names, and the global variable of the entry.
+    """Add a plan's functions to `mod` under free names; return the entry's global variable too.
 
-    `entry` is the preferred name of the entry.
+    `entry` is the entry's preferred name.
     """
     names = _free_names(mod)
     start = names(entry)
@@ -57,18 +57,22 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
 
 
 def _is_lowered_already(func: PrimFunc) -> bool:
-    """Whether a function is of a program, this one or that of another region: TVM's own have no calling convention yet."""
+    """Return True if a function belongs to a program, for this or another region: TVM's own have no calling convention
+    yet.
+    """
     return "calling_conv" in dict(func.attrs or {})
 
 
 def flash_image(lowered: Lowered) -> relax.Expr:
-    """The flash image (weights and driver tables) as an int8 constant: the last argument of the entry, after the inputs."""
+    """Return the flash image (weights and driver tables) as an int8 constant: the entry's last argument, after the
+    inputs.
+    """
     padding = b"\0" * max(0, _LEAST - len(lowered.flash))
     return relax.const(np.frombuffer(lowered.flash + padding, np.int8), "int8")
 
 
 def workspace_type(lowered: Lowered) -> relax.TensorType:
-    """The type of the arena, an int8 tensor: the last result of the entry, after the outputs."""
+    """Return the arena's type, an int8 tensor: the entry's last result, after the outputs."""
     return relax.TensorType((_workspace_bytes(lowered),), "int8")
 
 
@@ -77,19 +81,19 @@ def _workspace_bytes(lowered: Lowered) -> int:
 
 
 def _free_names(mod: IRModule) -> UniqueNames:
-    """A source of names that no function of the module has."""
+    """Return a source of names unused by the module's functions."""
     symbols = (dict(getattr(f, "attrs", None) or {}).get("global_symbol") for f in mod.functions.values())
     return UniqueNames({*(gv.name_hint for gv in mod.get_global_vars()), *(str(s) for s in symbols if s)})
 
 
 def _calling(func: PrimFunc, renamed: dict[str, GlobalVar]) -> PrimFunc:
-    """`func` with the global variables that it calls renamed."""
+    """Replace the global variables called by `func`."""
     body = tvm_ffi.structural_map(func.body, [(GlobalVar, lambda gv: renamed.get(gv.name_hint, gv))], order="post")
     return PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 def _copy_function(dtype: str) -> PrimFunc:
-    """A PrimFunc `copy(to, source, count)` that copies `count` elements of `dtype`."""
+    """Build a PrimFunc `copy(to, source, count)` that copies `count` elements of `dtype`."""
     to, source = (tirx.Var(n, PointerType(PrimType(dtype))) for n in ("to", "source"))
     count, i = tirx.Var("count", "int32"), tirx.Var("i", "int32")
     views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]

@@ -45,13 +45,16 @@ class PreparedGraph:
     )  # shared with other candidates of the network
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
-        """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
+        """List the kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's
+        own.
+        """
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
 
     def estimator(self) -> Callable[[Plan], Sequence[Work] | None]:
-        """A function that estimates the instructions and cycles of one inference by a plan, operator by operator.
+        """Return a function that estimates instructions and cycles of an inference by a plan, operator by operator.
 
-        It returns None for plans of other graphs and for the host; it keeps the work of all operators of all candidates.
+        It returns None for plans of other graphs and for the host; it keeps the work of all operators in all
+        candidates.
         """
         chosen = self.known.chosen(self.core)
         if "works" not in chosen:
@@ -68,7 +71,9 @@ class PreparedGraph:
         return work
 
     def site(self, index: int, generic: bool = False) -> Site | None:
-        """Input of `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance schedules."""
+        """Return the input to `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance
+        schedules.
+        """
         made, row = self.extracted.operators[index], self.kernels[index]
         if made is None or row is None:
             return None
@@ -76,7 +81,9 @@ class PreparedGraph:
         return Site(self.extracted.graph, self.graph.ops[index], made, core, row)
 
     def row_and_pixel_kernels(self, index: int) -> list[RowKernel]:
-        """Every kernel that a plan may call for rows or single pixels of operator `index`, generic ones included."""
+        """List every kernel that a plan may call for rows or single pixels of operator `index`, generic kernels
+        included.
+        """
         made, site = self.extracted.operators[index], self.site(index)
         if made is None or site is None:
             return []
@@ -86,7 +93,7 @@ class PreparedGraph:
 
 
 def _footprints(site: Site, chosen: dict[Any, Any]) -> KernelFootprints:
-    """The forms of kernel of an operator; `chosen` has those of other candidates."""
+    """Collect an operator's kernel forms; `chosen` caches them across candidates."""
     key = ("forms", id(site.row), *_key(site.graph, site.op, site.computed))
     if key not in chosen:
         with about(site.op.name):
@@ -97,7 +104,7 @@ def _footprints(site: Site, chosen: dict[Any, Any]) -> KernelFootprints:
 def _selected(
     graph: Graph, op: Op, made: Computation | None, core: KernelTarget, chosen: dict[Any, Any]
 ) -> RowKernel | None:
-    """The kernel of an operator, None for a view; `chosen` has those of other candidates."""
+    """Choose an operator's kernel, None for a view; `chosen` caches choices across candidates."""
     if made is None:
         return None
     key = ("kernel", *_key(graph, op, made))
@@ -108,7 +115,9 @@ def _selected(
 
 
 def _key(graph: Graph, op: Op, made: Computation) -> tuple[object, ...]:
-    """All that the kernels of an operator depend on, but the core; to be kept beside `made`, whose id it has."""
+    """Return the key of everything an operator's kernels depend on besides the core; keep it beside `made`, whose id it
+    contains.
+    """
     tensors = tuple((t.shape, t.dtype, t.row_axis, t.col_axis) for t in tensors_of(graph, op))
     return id(made), op.kind, tensors, tuple(op.inputs.index(t) for t in op.inputs)
 
@@ -121,11 +130,11 @@ def prepare_graph(
     fused_floats: bool = True,
     known: Analyses | None = None,
 ) -> PreparedGraph:
-    """Extract the graph of `mod`, to which `LowerQuantized` has been applied, and select every operator's kernel.
+    """Extract the graph of `mod`, after `LowerQuantized`, and select every operator's kernel.
 
-    Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
-    `counter`, shapes that the database lacks are counted and added to it. With `fused_floats`, float layers are fused first.
-    `known` has the analyses of other candidates of the network, and gets the new ones.
+    Kernels are selected by the instruction counts in `database`; None takes the shipped counts. With a `counter`,
+    shapes missing in the database are counted and added. With `fused_floats`, float layers are fused first. `known` has
+    analyses of further candidates, and gets the new ones.
     """
     source = read_function(fuse_float_layers(mod) if fused_floats else mod, "main")
     known = known or Analyses()

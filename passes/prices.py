@@ -1,6 +1,7 @@
-"""What plans of a network and of its candidates take: instructions counted in the code of their kernels, each plan once.
+"""Prices of plans for a network and its candidates: instructions counted in their kernels' code, each plan once.
 
-`Prices` is the price of `PlanOptions.price`, by which the planner keeps to `max_time`; `TimeRule` compares candidates by it.
+`Prices` is the price in `PlanOptions.price`, by which the planner keeps to `max_time`; `TimeRule` compares candidates
+by it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Estimator = Callable[[Plan], Sequence[Work] | None]
 
 
 class Prices:
-    """Estimates plans of every graph that was added, and keeps the estimates."""
+    """Estimator of plans for every added graph; estimates are kept."""
 
     def __init__(self) -> None:
         self._estimators: list[tuple[Graph, Estimator]] = []  # latest first
@@ -47,25 +48,25 @@ class Prices:
         return None
 
     def __call__(self, plan: Plan) -> float | None:
-        """Return the instructions of a plan; None where `work` is unknown."""
+        """Return a plan's instructions; None if `work` is unknown."""
         work = self.work(plan)
         return None if work is None else sum(w.instructions for w in work)
 
     def by_operator(self, plan: Plan) -> Sequence[float] | None:
-        """Return the instructions of a plan by operator; None where `work` is unknown."""
+        """Return a plan's instructions by operator; None if `work` is unknown."""
         work = self.work(plan)
         return None if work is None else [w.instructions for w in work]
 
 
 @dataclass(frozen=True)
 class TimeRule:
-    """Which of two plans of a network's candidates is better, by arena and by what they take."""
+    """The rule that decides between two candidates' plans, by arena and by cost."""
 
     options: PlanOptions
     prices: Prices
 
     def taken(self, plan: Plan) -> float | None:
-        """Return the instructions of a plan; None where they are unknown."""
+        """Return a plan's instructions; None if unknown."""
         return instructions(plan, self.options)
 
     def allows(self, plan: Plan) -> bool:
@@ -73,7 +74,7 @@ class TimeRule:
         return self.factor(plan) <= allowed_factor(self.options) * (1 + 1e-9)
 
     def factor(self, plan: Plan) -> float:
-        """Return the instructions of a plan as a factor of those of the fastest one, at least 1; 1 where a cap decides."""
+        """Return a plan's instructions relative to the fastest plan's, at least 1; 1 if a cap decides."""
         options = self.options
         if options.sram is not None or options.layerwise or options.draft or options.granularity == "pixel":
             return 1.0

@@ -24,7 +24,7 @@ class ByStructure(Generic[T]):
         self._known: dict[int, list[tuple[Any, T]]] = {}
 
     def get(self, node: Any, make: Callable[[], T]) -> T:
-        """The value of a node; computed by `make` for the first node of its structure."""
+        """Return a node's value; `make` computes it for the first node with its structure."""
         known = self._known.setdefault(tvm_ffi.structural_hash(node), [])
         for other, value in known:
             if tvm_ffi.structural_equal(other, node):
@@ -49,25 +49,28 @@ class UniqueNames:
 
 
 def substitute(expr: Any, variables: Mapping[Any, Any]) -> Any:
-    """`expr` with every variable that is a key of `variables` replaced by its value."""
+    """Replace every variable in `expr` that is a key of `variables` by its value."""
     return tvm_ffi.structural_map(expr, [(relax.Var, lambda var: variables.get(var, var))], order="post")
 
 
 def typed(expr: Any, ty: Any) -> Any:
-    """`expr` with the type `ty` where it has none: well-formed functions have no expression without a type."""
+    """Set the type `ty` on `expr` if it has none: well-formed functions have no expression without a type."""
     if type(expr.ty) is Type:
         relax.expr._update_type(expr, ty)  # pyright: ignore[reportPrivateUsage]
     return expr
 
 
 def sequence(blocks: Sequence[Any], result: Any) -> Any:
-    """The body of a function: blocks of bindings, and the result."""
+    """Build a function's body: binding blocks, and the result."""
     return typed(relax.SeqExpr(list(blocks), result), result.ty)
 
 
 def same_module(one: IRModule, other: IRModule) -> bool:
-    """Return True if two modules have equal functions and attributes. Runtime modules in an attribute, such as `external_mods`,
-    have no structure that could be compared: they are equal if they are the same."""
+    """Return True if two modules have equal functions and attributes.
+
+    Runtime modules in an attribute, such as `external_mods`, have no comparable structure: they are equal only if
+    identical.
+    """
     attributes = [dict(m.attrs or {}) for m in (one, other)]
     if attributes[0].keys() != attributes[1].keys():
         return False
@@ -85,31 +88,31 @@ def _same_attribute(one: Any, other: Any) -> bool:
 
 
 def bindings_of(func: Any) -> list[Any]:
-    """The bindings of all blocks of a function, in order."""
+    """List the bindings of all blocks in a function, in order."""
     return [binding for block in func.body.blocks for binding in block.bindings]
 
 
 def without_dead_code(mod: IRModule) -> IRModule:
-    """`mod` without bindings and PrimFuncs that nothing reads; it keeps its Relax functions, private ones too."""
+    """Remove bindings and PrimFuncs that nothing reads from `mod`; keep its Relax functions, private ones too."""
     names = [gv.name_hint for gv, func in mod.functions.items() if isinstance(func, relax.Function)]
     return relax.transform.DeadCodeElimination(names)(mod)
 
 
 def is_call_tir(value: Any) -> bool:
-    """Whether a value is a `call_tir`."""
+    """Return True if a value is a `call_tir`."""
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"
 
 
 def called_functions(mod: Any, name: str = "main") -> Iterator[Any]:
-    """The global variable of each `call_tir` of a function, in program order, with repetitions."""
+    """Yield the global variable of each `call_tir` in a function, in program order, with repetitions."""
     return (b.value.args[0] for b in bindings_of(mod[name]) if is_call_tir(b.value))
 
 
 def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[[], Any], **options: Any) -> Any:
-    """Add a function of one dataflow block to a builder's module; returns its global variable.
+    """Add a function with a single dataflow block to a builder's module; return its global variable.
 
-    `emit` emits the bindings and returns the result: a value, or a list of values that the function returns as a tuple.
-    `options` are those of `relax.BlockBuilder.function`.
+    `emit` emits the bindings and returns the result: a value, or a list of values returned as a tuple. `options` go to
+    `relax.BlockBuilder.function`.
     """
     with builder.function(name, list(params), **options):
         with builder.dataflow():
@@ -119,10 +122,11 @@ def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[
 
 
 def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any, Any]], Any]) -> IRModule:
-    """The builder's module with `main` of `mod`, each binding rewritten by `value_of`, after dead code elimination.
+    """Return the builder's module with `main` of `mod`, each binding rewritten by `value_of`, after dead code
+    elimination.
 
-    `value_of(binding, renamed)` is the new value of a binding, None to drop it; `renamed` maps the variables of earlier
-    bindings to their new variables.
+    `value_of(binding, renamed)` is a binding's new value, None to drop it; `renamed` maps earlier bindings' variables
+    to their new variables.
     """
     main, renamed = mod["main"], {}
 
@@ -144,12 +148,12 @@ def _output(builder: Any, value: Any) -> Any:
 
 
 def without_main(mod: Any) -> Any:
-    """A builder whose module holds all functions of `mod` except `main`."""
+    """Return a builder whose module holds all functions of `mod` except `main`."""
     return relax.BlockBuilder(IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
 
 
 def fused_function(types: Sequence[Any], emit: Callable[[Any, list[Any]], Any]) -> Any:
-    """One PrimFunc fused from the calls of PrimFuncs that `emit(builder, parameters)` emits; `types` are the parameters'."""
+    """Fuse the PrimFunc calls emitted by `emit(builder, parameters)` into one PrimFunc; `types` are the parameters'."""
     builder = relax.BlockBuilder()
     inner, outer = (list[Any](relax.Var(f"a{k}", ty) for k, ty in enumerate(types)) for _ in range(2))
     options = {"attrs": {"Primitive": 1}, "private": True}

@@ -62,7 +62,7 @@ class Source:
 
 
 def legalize(mod: Any) -> Any:
-    """A copy of the module with operators legalized to calls of PrimFuncs, batch norms in inference form.
+    """Lower operators in a copy of the module to PrimFunc calls, batch norms in inference form.
 
     Private functions, such as the regions of `PartitionRegions`, are inlined.
     """
@@ -79,8 +79,11 @@ _END = "end the network before it"
 
 
 def _is_cut_from(func: PrimFunc) -> bool:
-    """Whether kernels can be cut from a PrimFunc: not where an output is written by loops in one block that states no writes
-    (`te.extern`), nor where a loop is as long as the data says."""
+    """Test that kernels can be cut from a PrimFunc.
+
+    They cannot if loops in a block without stated writes (`te.extern`) write an output, or if a loop's length depends
+    on data.
+    """
     axes = [axis for r in leaf_blocks(func) for axis in r.block.iter_vars]
     if any(int_value(axis.dom.extent) is None for axis in axes):
         return False
@@ -89,7 +92,7 @@ def _is_cut_from(func: PrimFunc) -> bool:
 
 
 def read_function(mod: Any, function: str) -> Source:
-    """Legalize and read a function. Raises `GraphError` unless it is straight-line code with static shapes."""
+    """Lower and read a function. Raises `GraphError` unless it is straight-line code with static shapes."""
     if function not in {g.name_hint for g in mod.get_global_vars()}:
         raise GraphError(f"the module has no function {function}")
     return _Reader(legalize(mod), function).read()
@@ -150,7 +153,7 @@ class _Reader:
                 raise GraphError(f"{name} of type {declared} is computed by TVM as {written}", _END, [name])
 
     def _output(self, given: Given, inputs: Sequence[int]) -> int:
-        """The tensor of a function output; function inputs and constants are copied into a tensor of their own."""
+        """Return a function output's tensor; function inputs and constants are copied into a new tensor."""
         computed = isinstance(given, int)
         if computed and given not in inputs:
             return given
@@ -174,7 +177,7 @@ class _Reader:
 
 
 def _pruned(source: Source) -> Source:
-    """Dead code elimination: without outputs that nothing reads (a dropout's mask), and calls that have no other outputs."""
+    """Remove dead code: outputs that nothing reads (a dropout's mask), and calls without live outputs."""
     used = {*source.outputs, *(t for c in source.calls for t in c.inputs)}
     calls = [p for c in source.calls if (p := _with_outputs(c, [t in used for t in c.outputs])) is not None]
     if sum(len(c.outputs) for c in calls) == len(source.tensors) - len(source.inputs):
@@ -191,7 +194,7 @@ def _pruned(source: Source) -> Source:
 
 
 def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
-    """The call without its dead outputs, if they are computed by separate blocks; None if no output is live."""
+    """Remove a call's dead outputs, if separate blocks compute them; None if no output is live."""
     if all(live):
         return call
     if not any(live):
@@ -206,7 +209,7 @@ def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
 
 
 def copy_func(tensor: Tensor) -> PrimFunc:
-    """A PrimFunc that copies one tensor."""
+    """Build a PrimFunc that copies a tensor."""
     x = te.placeholder(tensor.shape, tensor.dtype, name="x")
     return te.create_prim_func([x, te.compute(tensor.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
 
@@ -220,5 +223,5 @@ def _activations_first(func: PrimFunc, given: Sequence[Given]) -> PrimFunc:
 
 
 def readable(name: str) -> str:
-    """An operator's name from that of its PrimFunc: without leading and trailing underscores."""
+    """Return an operator's name from its PrimFunc's name: without leading and trailing underscores."""
     return name.strip("_") or "op"

@@ -1,5 +1,7 @@
-"""Inputs that a network reshapes first, taken in the shape that it works on: `main(x) { y = reshape(x); ... }` becomes
-`main(y) { ... }`. A reshape keeps the order of elements, so that rows of y are runs of x, and can arrive one after the other.
+"""Inputs that a network reshapes first, taken in the reshaped form: `main(x) { y = reshape(x); ... }` becomes `main(y)
+{ ... }`.
+
+A reshape keeps the element order, so rows of y are runs of x, and can arrive one after another.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -17,8 +19,9 @@ _RESHAPES = frozenset(("relax.reshape", "relax.flatten", "relax.expand_dims", "r
 
 
 def reshaped_inputs(mod: IRModule) -> IRModule:
-    """`mod` with each parameter of `main` in the shape of the only value that reads it, where that is a reshape into several
-    rows; `mod` itself where there is none."""
+    """Give each parameter of `main` the shape of its only reader, if that is a reshape into several rows; return `mod`
+    if there is none.
+    """
     given = {param: after for param in mod["main"].params if (after := _reshaped(mod, param)) is not None}
     if not given:
         return mod
@@ -36,7 +39,9 @@ def reshaped_inputs(mod: IRModule) -> IRModule:
 
 
 def _reshaped(mod: Any, param: Any) -> Any:
-    """The variable of the last reshape in a chain that begins at `param`; None where it has other readers, or one row."""
+    """Return the variable of the last reshape in a chain that begins at `param`; None if it has several readers, or one
+    row.
+    """
     found, bindings = None, bindings_of(mod["main"])
     readers = _readers(bindings, mod["main"].body.body, param)
     while len(readers) == 1 and _is_reshape(readers[0]):
@@ -47,7 +52,7 @@ def _reshaped(mod: Any, param: Any) -> Any:
 
 
 def _readers(bindings: Any, result: Any, var: Any) -> list[Any]:
-    """The bindings that read a variable; none where the function returns it too."""
+    """List the bindings that read a variable; none if the function returns it too."""
     found = [b for b in bindings if var in relax.analysis.free_vars(b.value)]
     return [] if var in relax.analysis.free_vars(result) else found
 

@@ -1,10 +1,10 @@
 """`RewriteForMemory`: fuses concats into their consumers to lower peak memory (after Serenity, section 3.3).
 
-The consumer of a concat becomes one PrimFunc that reads the parts from their own tensors, so that the concatenated tensor
-is never stored. Serenity splits the consumer into partial convolutions and adds their results. Exact integer arithmetic
-would then need int32 sums of the whole map, which cost more memory than they save. Reading the parts needs next to no
-memory (`schedules.rules.parts`), is exact, and also works where the concat rescales its parts. Concats are removed only
-where that lowers the peak of the best order.
+A concat's consumer becomes a single PrimFunc that reads the parts from their own tensors, so the concatenated tensor is
+never stored. Serenity splits the consumer into partial convolutions and adds their results. Exact integer arithmetic
+would then need int32 sums for the whole map, which cost more memory than they save. Reading the parts needs next to no
+memory (`schedules.rules.parts`), is exact, and also works if the concat rescales its parts. Concats are removed only if
+that lowers the best order's peak.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class RewriteForMemory(CascadePass):
     options: OrderOptions | None = None  # of the search for the best order; None: the defaults
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module with the concats fused whose removal lowers the peak."""
+        """Fuse the concats whose removal lowers the peak."""
         names = paying_concats(extract_graph(mod).graph, self.options)
         return PassResult(without_concats(mod.clone(), names), bool(names))
 
 
 def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
-    """`mod` with the concats in `names` (from `foldable`) fused into their consumers."""
+    """Fuse the concats in `names` (from `foldable`) into their consumers."""
     return _Folder(mod.clone(), names).run() if names else mod
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:
-    """Names of concats whose removal lowers the peak of the best order; empty if removing all of them does not.
+    """Return the names of concats whose removal lowers the best order's peak; empty if removing all does not.
 
-    Starts from all foldable concats, then keeps each one whose removal does not contribute to the lower peak.
+    Starts from all foldable concats, then keeps each concat whose removal does not contribute to the lower peak.
     """
     names = foldable(graph)
     best = order(fold_concats(graph, names), options).peak if names else 0
@@ -79,7 +79,7 @@ def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[s
 
 
 def foldable(graph: Graph) -> tuple[str, ...]:
-    """Names of the concats that can be fused: all of their consumers are of kinds whose kernels can read the parts."""
+    """Return the names of concats that can be fused: all consumers have kinds whose kernels can read parts."""
     found = []
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
@@ -119,7 +119,9 @@ class _Folder:
         return relax.op.call_tir(gv, [*parts, *rest], out_ty=value.ty_args[0])
 
     def _fused(self, concat: Any, call: Any, parts: Sequence[Any], rest: Sequence[Any], at: int) -> Any:
-        """The PrimFunc of `call` with its argument `at`, `concat`, fused in; parameters: the parts, then the other arguments."""
+        """Build the PrimFunc of `call` with its argument `at`, `concat`, fused in; parameters: the parts, then the
+        remaining arguments.
+        """
         joining, reader = self.mod[concat.args[0]], self.mod[call.args[0]]
 
         def emit(builder: Any, params: list[Any]) -> Any:
@@ -133,7 +135,7 @@ class _Folder:
 
 
 def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
-    """Inline the blocks of the concat and of its padding, and set the fused function's attributes."""
+    """Inline the blocks of the concat and its padding, and set the fused function's attributes."""
     schedule = s_tir.Schedule(func)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     parts = s_tir.Schedule(concat)
@@ -149,7 +151,7 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
 
 
 def _selecting(concat: Any) -> Any:
-    """The concat with branches replaced by selects between loads at clamped indices, so that padding can inline it."""
+    """Replace the concat's branches by selects between loads at clamped indices, so that padding can inline it."""
 
     def load(node: Any) -> Any:
         extents = [int(d) for d in node.source.ty.shape]

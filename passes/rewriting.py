@@ -1,7 +1,7 @@
-"""Graph substitution of `main` for lower latency or memory under a cost model, and the report of its outcome.
+"""Graph substitution of `main` for lower latency or memory under a cost model, and the outcome's report.
 
-Quantized networks are rewritten only by rules that are exact on integers, so that results keep every bit; float results
-are equal up to reassociation. Searches are limited by the number of graphs, not by time: deterministic.
+Quantized networks are rewritten only by rules that are exact on integers, so results keep every bit; float results are
+equal up to reassociation. Searches are limited by the number of graphs, not by time: deterministic.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -40,12 +40,12 @@ class Rewritten:
     reason: str
 
     def to_dict(self) -> RewrittenJson:
-        """The JSON object `rewritten` of a plan."""
+        """Return the JSON object `rewritten` of a plan."""
         return filled(RewrittenJson, self)
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:
-    """The outcome "not rewritten": `mod` itself, its cost and why."""
+    """Return the outcome "not rewritten": `mod` itself, its cost and the reason."""
     return Rewritten(mod, (), cost, cost, unit, reason)
 
 
@@ -60,9 +60,9 @@ def rewrite_for_latency(
     device: str | None = None,
     arena: Callable[[tvm.IRModule], int] | None = None,
 ) -> Rewritten:
-    """An equivalent network of lower latency, as predicted by the analytic cost model of `device`.
+    """Search an equivalent network with lower latency, as predicted by the analytic cost model of `device`.
 
-    `arena`, if given, returns the planned arena bytes of a module; a rewrite that enlarges the arena is then refused.
+    `arena`, if given, returns a module's planned arena bytes; a rewrite that enlarges the arena is then refused.
     """
     from tvm_cascade.cost import AnalyticCost, find_device  # plans of less memory price no latency
 
@@ -82,10 +82,10 @@ def rewrite_for_latency(
 
 
 def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
-    """The substitution rules for a network: all if it is float, only those exact on integers if it is quantized."""
+    """Return a network's substitution rules: all if it is float, only integer-exact rules if it is quantized."""
     return integer_rules() if is_quantized(mod) else ALL_RULES
 
 
 def is_quantized(mod: tvm.IRModule) -> bool:
-    """Whether any function holds a quantize or a dequantize."""
+    """Test whether any function holds a quantize or a dequantize."""
     return any(holds_quantized(f) for f in mod.functions.values() if isinstance(f, relax.Function))

@@ -10,7 +10,7 @@ from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, rela
 
 
 def scanned(bb: Any, call: Value, product: bool) -> Value:
-    """Legalize `relax.cumsum` or `relax.cumprod`; without an axis the tensor is flattened first."""
+    """Lower `relax.cumsum` or `relax.cumprod`; without an axis the tensor is flattened first."""
     data, attrs, dtype = call.args[0], call.attrs, str(call.ty.dtype)
     if attrs.axis is None:
         data = bb.emit_te(topi.reshape, data, [int(d) for d in call.ty.shape.values])

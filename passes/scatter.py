@@ -17,7 +17,7 @@ Indices = Sequence[Scalar]
 
 
 def scatter_elements(bb: Builder, call: Call) -> Value:
-    """Legalize `relax.scatter_elements`: element `i` of the updates goes to `i`, with its index in place of `i[axis]`."""
+    """Lower `relax.scatter_elements`: element `i` of the updates goes to `i`, with its index in place of `i[axis]`."""
     shape, axis = shape_of(call.args[0]), int(call.attrs.axis) % len(shape_of(call.args[0]))
 
     def place(indices: Value, i: Indices) -> Indices:
@@ -27,7 +27,7 @@ def scatter_elements(bb: Builder, call: Call) -> Value:
 
 
 def scatter_nd(bb: Builder, call: Call) -> Value:
-    """Legalize `relax.scatter_nd`: rows of the indices name parts of the data by its leading axes."""
+    """Lower `relax.scatter_nd`: rows of the indices name parts of the data by its leading axes."""
     shape, (*rows, depth) = shape_of(call.args[0]), shape_of(call.args[1])
 
     def place(indices: Value, i: Indices) -> Indices:
@@ -63,7 +63,7 @@ def _kernel(
     place: Callable[[Value, Indices], Indices],
     reduction: str,
 ) -> Function:
-    """The PrimFunc: one block, as updates may be of one element."""
+    """Build the PrimFunc: a single block, as updates may hit the same element."""
     x, at, updates = inputs
     shape = [int(d) for d in out.shape]
 
@@ -83,7 +83,7 @@ def _kernel(
 
 
 def _over(extents: Sequence[int], body: Callable[[Indices], Value], at: Indices = ()) -> Value:
-    """The statement for all indices below `extents`, in order."""
+    """Build the statement for all indices below `extents`, in order."""
     if len(at) == len(extents):
         return body(at)
     return loop(f"i{len(at)}", extents[len(at)], lambda i: _over(extents, body, (*at, i)))

@@ -1,7 +1,7 @@
-"""Work of operators, estimated once for all plans that run them alike: candidates of a network share it too.
+"""Operators' work, estimated once for all plans that run them alike, and shared by a network's candidates.
 
-Plans of a network differ in few segments. An operator's work depends on how its own segment runs it and on how its tensors are
-stored, not on where blocks lie.
+A network's plans differ in few segments. An operator's work depends on how its own segment runs it and on its tensors'
+storage, not on block addresses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SharedEstimates:
 
 
 def _ways(plan: Plan) -> list[Hashable]:
-    """Return, by operator, all that its work depends on besides its kernels: how it is run, and how its tensors are stored."""
+    """Return, by operator, everything its work depends on besides its kernels: how it runs, and its tensors' storage."""
     found: list[Hashable] = [None] * len(plan.graph.ops)
     by_table, streamed = set(rows_by_table(plan)), {t for s in plan.segments for t in s.streamed}
     stored = [(_stored(plan, t), t in by_table, t in streamed) for t in range(len(plan.storages))]

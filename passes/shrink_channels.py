@@ -1,6 +1,6 @@
 """`ShrinkChannels`: removes channels that quantized networks compute in vain (`substitution.dead_channels`).
 
-Whether a network has any is told from its weights first, so that others cost next to nothing.
+The weights tell first whether a network has any, so all other networks cost next to nothing.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -52,10 +52,9 @@ class RemovedChannels:
 
 @dataclass(frozen=True)
 class ShrinkChannels(CascadePass):
-    """Remove channels that are constant or that nobody reads, in every entry function that holds quantized layers.
+    """Remove channels that are constant or that nobody reads, in every entry function with quantized layers.
 
-    Works on every module as it was imported: functions that cannot be read are not changed. Ensures that every result keeps
-    every bit.
+    Works on every module as imported: unreadable functions are not changed. Ensures that every result keeps every bit.
 
     Before, where all weights of filter 2 of `v` are their zero point, so that `a` has one value there::
 
@@ -75,7 +74,7 @@ class ShrinkChannels(CascadePass):
 
 
 def shrink_channels(mod: IRModule) -> tuple[IRModule, tuple[RemovedChannels, ...]]:
-    """Return a copy of `mod` without dead channels, and what its layers lost; `mod` itself where they lose nothing."""
+    """Return a copy of `mod` without dead channels, and each layer's losses; `mod` itself if there are none."""
     made, removed = mod, tuple[RemovedChannels, ...]()
     for gv, func in list(mod.functions_items()):
         if not isinstance(func, relax.Function) or not _is_entry(func) or not _may_shrink(func):
@@ -94,7 +93,7 @@ def shrink_channels(mod: IRModule) -> tuple[IRModule, tuple[RemovedChannels, ...
 
 
 def file_weight_bytes(mod: IRModule) -> int:
-    """Return the bytes of the constants of `main` as the file has them, but those of scales and zero points."""
+    """Return the bytes of `main`'s constants as in the file, without scales and zero points."""
     func = next((f for gv, f in mod.functions_items() if gv.name_hint == "main"), None)
     if func is None or not isinstance(func.body, relax.SeqExpr):
         return 0
@@ -137,7 +136,7 @@ def _shrunk(func: relax.Function) -> tuple[relax.Function, tuple[RemovedChannels
 
 
 def _name(ref: Ref, names: Mapping[Ref, str], users: Mapping[Ref, Sequence[Node]]) -> str:
-    """Return the file's name of a value, or of what its only reader makes of it, such as a clip; empty without one."""
+    """Return the file's name for a value, or for its only reader's result, such as a clip; empty without a name."""
     while ref not in names:
         readers = users.get(ref, ())
         if len(readers) != 1 or len(readers[0].inputs) != 1:
@@ -147,7 +146,7 @@ def _name(ref: Ref, names: Mapping[Ref, str], users: Mapping[Ref, Sequence[Node]
 
 
 def _is_entry(func: relax.Function) -> bool:
-    """Return True for a function that others than the module call, and that is not left to other TVM passes."""
+    """Return True for a function called from outside the module, and not left to foreign TVM passes."""
     attrs = dict(func.attrs or {})
     return "global_symbol" in attrs and not attrs.keys() & set(OF_OTHERS)
 

@@ -1,9 +1,10 @@
-"""Sorting as a kernel: `sort`, `argsort` and the `k` first of an order (`topk`), which TVM leaves to a library.
+"""Sorting as a kernel: `sort`, `argsort` and the first `k` elements in an order (`topk`), which TVM leaves to a
+library.
 
-The places of the elements come first, by one kernel: a heap of `k` places, in the result itself, keeps the first elements
-seen so far with the last of them on top, and is then taken apart from its end (heap sort; Williams 1964). That takes
-`n log k` steps and no memory beside the result. The values are then read at these places. Equal elements keep their order.
-A NaN is larger than every number, as in PyTorch and NumPy.
+Element positions come first, by a single kernel: a heap of `k` positions, in the result itself, keeps the first
+elements seen so far with their last on top, and is then taken apart from its end (heap sort; Williams 1964). That takes
+`n log k` steps and no memory besides the result. The values are then read at these positions. Equal elements keep their
+order. A NaN is larger than every number, as in PyTorch and NumPy.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _NODE, _SIZE, _CHILD, _HELD = range(
 
 
 def sort(bb: Builder, call: Call) -> Value:
-    """Legalize `relax.sort`."""
+    """Lower `relax.sort`."""
     data, axis = call.args[0], _axis(call)
     return _values(bb, data, _emit_places(bb, data, axis, shape_of(data)[axis], bool(call.attrs.descending)), axis)
 
 
 def argsort(bb: Builder, call: Call) -> Value:
-    """Legalize `relax.argsort`."""
+    """Lower `relax.argsort`."""
     data, axis = call.args[0], _axis(call)
     places = _emit_places(bb, data, axis, shape_of(data)[axis], bool(call.attrs.descending))
     return _as(bb, places, str(call.attrs.dtype))
 
 
 def top_k(bb: Builder, call: Call) -> Value:
-    """Legalize `relax.topk`; `k` below 1 means all elements."""
+    """Lower `relax.topk`; `k` below 1 means all elements."""
     data, axis, attrs = call.args[0], _axis(call), call.attrs
     extent, k = shape_of(data)[axis], int(attrs.k)
     places = _emit_places(bb, data, axis, k if 0 < k < extent else extent, bool(attrs.largest))
@@ -58,7 +59,9 @@ def top_k(bb: Builder, call: Call) -> Value:
 
 
 def emit_top_k(bb: Builder, data: Value, k: int, dtype: str) -> Value:
-    """The values and places of the `k` largest elements along the last axis, of any type: TVM's `topk` lacks some of integers."""
+    """Emit values and positions of the `k` largest elements along the last axis, for any type: TVM's `topk` lacks some
+    integers.
+    """
     axis = len(shape_of(data)) - 1
     places = _emit_places(bb, data, axis, k, descending=True)
     return relax.Tuple([_values(bb, data, places, axis), _as(bb, places, dtype)])
@@ -84,7 +87,7 @@ def _values(bb: Builder, data: Value, places: Value, axis: int) -> Value:
 
 
 def values_at(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """The elements of `x` at `places` along the axis."""
+    """Return the elements of `x` at `places` along the axis."""
 
     def value(*at: Index) -> Scalar:
         return x[(*at[:axis], places[at], *at[axis + 1 :])]
@@ -93,7 +96,7 @@ def values_at(x: Tensor, places: Tensor, axis: int) -> Tensor:
 
 
 def places_kernel(shape: Sequence[int], axis: int, k: int, dtype: str, descending: bool) -> Function:
-    """The PrimFunc from a tensor to the places of its first `k` elements along the axis: one block for each line."""
+    """Build the PrimFunc from a tensor to the positions of its first `k` elements along the axis: one block per line."""
     x = tirx.decl_buffer(tuple(shape), dtype, "x")
     out = tirx.decl_buffer((*shape[:axis], k, *shape[axis + 1 :]), "int32", "out")
     others = [a for a in range(len(shape)) if a != axis]
@@ -109,7 +112,7 @@ def places_kernel(shape: Sequence[int], axis: int, k: int, dtype: str, descendin
 
 
 class _Line:
-    """The statements that sort one line of `x`, of `extent` elements, into the `k` places of `out`."""
+    """The statements that sort a line of `x`, with `extent` elements, into the `k` places of `out`."""
 
     def __init__(
         self, x: Value, out: Value, at: Callable[[Scalar], list[Scalar]], extent: int, k: int, descending: bool
@@ -118,8 +121,11 @@ class _Line:
         self.scratch = tirx.decl_buffer((4,), "int32", "scratch")
 
     def body(self) -> Value:
-        """First all of the heap's nodes sink, then each further element that comes before its top, then each place moves
-        behind the heap that is left: in one loop, so that there is one copy of what sinks."""
+        """Write one loop for all steps, so that the sinking code exists once.
+
+        First all heap nodes sink, then each further element that comes before the top, then each place moves behind the
+        remaining heap.
+        """
         k, half = self.k, self.k // 2
         count = half + self.extent - k + k - 1
         first = loop("i", k, lambda i: self._put(i, i))
@@ -146,7 +152,7 @@ class _Line:
         return sequence(*start, loop("level", levels, lambda _: self._sink())) if levels else sequence(*start)
 
     def _sink(self) -> Value:
-        """One level down: the place at the node changes places with its later child, if that comes after it."""
+        """Write a step down: the node's place is swapped with its later child's, if that comes after it."""
         node, child, size = (self.scratch[i32(k)] for k in (_NODE, _CHILD, _SIZE))
         right = tirx.all(child + 1 < size, self._before(self._place(child), self._place(tirx.min(child + 1, size - 1))))
         down = sequence(self._swapped(node, child), store(self.scratch, _NODE, child))
@@ -172,7 +178,7 @@ class _Line:
         return tirx.BufferStore(self.out, place, self.at(j))
 
     def _before(self, one: Scalar, other: Scalar) -> Scalar:
-        """Whether the element at place `one` comes before that at place `other`."""
+        """Test whether the element at place `one` comes before the element at place `other`."""
         a, b = (self.x[tuple(self.at(p))] for p in ((one, other) if self.descending else (other, one)))
         if not str(a.ty.dtype).startswith("float"):
             return tirx.any(a > b, tirx.all(a.equal(b), one < other))

@@ -1,7 +1,8 @@
-"""`SplitChannels`: channel tiling of inverted bottlenecks, whose wide intermediate is computed a group of channels at a time.
+"""`SplitChannels`: channel tiling of inverted bottlenecks, whose wide intermediate is computed one channel group at a
+time.
 
 Expansion, depthwise convolution and projection are fused into one PrimFunc with the attribute `channel_groups`. Its
-kernels hold one group of the intermediate's channels at a time (`cascading.channels`).
+kernels hold a single group of the intermediate's channels at a time (`cascading.channels`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from tvm_cascade.schedules.tir import relax
 
 @dataclass(frozen=True)
 class SplitChannels(CascadePass):
-    """Fuse inverted bottlenecks into operators that compute their wide intermediate a group of channels at a time.
+    """Fuse inverted bottlenecks into operators that compute their wide intermediate one channel group at a time.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Operators are
-    identified by the names that `extract_graph` gives them. Ensures the same values bit for bit.
+    identified by their names in `extract_graph`. Ensures the same values bit for bit.
 
     Before::
 
@@ -39,19 +40,19 @@ class SplitChannels(CascadePass):
 
         y = R.call_tir(cls.inverted_bottleneck, (x, we, wd, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
-    Raises `UsageError` for a name that is not the projection of an inverted bottleneck, or a number of groups that does not
+    Raises `UsageError` for a name that is not an inverted bottleneck's projection, or a number of groups that does not
     divide its channels.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)  # number of groups, by name of the projection
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module with the bottlenecks in `groups` fused."""
+        """Fuse the bottlenecks in `groups`."""
         return PassResult(with_channel_groups(mod, self.groups), bool(self.groups))
 
 
 def with_channel_groups(mod: tvm.IRModule, groups: Mapping[str, int]) -> tvm.IRModule:
-    """`SplitChannels(groups)` as a function: `mod` with bottlenecks fused. Raises `UsageError` as the pass does."""
+    """Apply `SplitChannels(groups)` to `mod` as a function. Raises `UsageError` as the pass does."""
     return _Merger(mod.clone()).run(groups) if groups else mod
 
 
@@ -77,7 +78,7 @@ class _Merger:
         return relax_functions.rewritten_main(self.mod, self.builder, value_of)
 
     def _chain(self, call: Any, name: str, groups: int) -> list[Any]:
-        """The calls of expansion, depthwise convolution and projection, of which `call` is the last."""
+        """Return the calls of expansion, depthwise convolution and projection; `call` is the last."""
         chain = [call]
         while len(chain) < 3 and _reads_one(chain[0]) and chain[0].args[1].fields[0] in self.calls:
             chain.insert(0, self.calls[chain[0].args[1].fields[0]])
@@ -88,7 +89,7 @@ class _Merger:
         raise UsageError(f"{name} is no projection of an inverted bottleneck with channels in {groups} equal groups")
 
     def _merged(self, chain: Sequence[Any], groups: int) -> Any:
-        """A `call_tir` of the fused function of the three calls in `chain`."""
+        """Build a `call_tir` to the function fused from the three calls in `chain`."""
         gv = self.builder.add_func(merged_function(chain, self._functions(chain), groups), KIND)
         return relax.op.call_tir(gv, _arguments(chain), out_ty=chain[-1].ty_args[0])
 
@@ -97,12 +98,12 @@ class _Merger:
 
 
 def _arguments(chain: Sequence[Any]) -> list[Any]:
-    """The external arguments of a chain of calls: the input of the first, then the constants of each."""
+    """List the external arguments of a call chain: the first call's input, then each call's constants."""
     return [chain[0].args[1].fields[0], *(a for c in chain for a in c.args[1].fields[1:])]
 
 
 def _reads_one(call: Any) -> bool:
-    """Whether a value is a `call_tir` whose first argument is a variable and whose others are constants."""
+    """Test that a value is a `call_tir` on a variable, followed by constants."""
     if not relax_functions.is_call_tir(call):
         return False
     first, *rest = call.args[1].fields
@@ -110,7 +111,7 @@ def _reads_one(call: Any) -> bool:
 
 
 def _emit_chain(builder: Any, chain: Sequence[Any], funcs: Sequence[Any], arguments: Sequence[Any]) -> Any:
-    """Emit the chain of calls on `arguments`, in the order of `_arguments`; returns the variable of the last."""
+    """Emit the call chain on `arguments`, in the order of `_arguments`; return the last variable."""
     value, rest = arguments[0], iter(arguments[1:])
     for k, (call, func) in enumerate(zip(chain, funcs, strict=True)):
         constants = [next(rest) for _ in call.args[1].fields[1:]]
@@ -120,7 +121,7 @@ def _emit_chain(builder: Any, chain: Sequence[Any], funcs: Sequence[Any], argume
 
 
 def _alone(chain: Sequence[Any], funcs: Sequence[Any]) -> tvm.IRModule:
-    """A module whose `main` consists of this chain of calls alone."""
+    """Build a module whose `main` consists of this call chain alone."""
     builder, x = relax.BlockBuilder(), relax.Var("x", chain[0].args[1].fields[0].ty)
     arguments = [x, *_arguments(chain)[1:]]
     relax_functions.add_function(builder, "main", [x], lambda: _emit_chain(builder, chain, funcs, arguments))
@@ -128,7 +129,7 @@ def _alone(chain: Sequence[Any], funcs: Sequence[Any]) -> tvm.IRModule:
 
 
 def merged_function(chain: Sequence[Any], funcs: Sequence[Any], groups: int) -> Any:
-    """The fused PrimFunc of three calls, each of which reads its predecessor and constants."""
+    """Build the PrimFunc fused from three calls, each of which reads its predecessor and constants."""
     types = [a.ty for a in _arguments(chain)]
     func = relax_functions.fused_function(types, lambda builder, params: _emit_chain(builder, chain, funcs, params))
     filtered, kernel = read_attributes(funcs[1]), tuple(int(d) for d in funcs[1].params[1].ty.shape)[:2]

@@ -1,11 +1,11 @@
-"""States: what a network keeps from one call to the next, as operators of its graph.
+"""States: tensors kept from one call to the next, as operators in the graph.
 
-A network with states is a pure function: its last parameters are the states as a call finds them, its last results the
-states as it leaves them, pair by pair; the attribute `STATES_ATTR` of the function says how many. `with_states` ends each
-pair with an operator that copies the result into the bytes of the parameter (`Op.target`), as soon as all that read the
-state have run. So a state takes one block that lives from the first operator to the last (rfc/0016). Rows that move up in a
-state, and new ones behind them, are written by one pass over its bytes, and nowhere else. An output that is what a state holds
-after a call is read there.
+A network with states is a pure function: its last parameters are the states at the call's start, its last results the
+states at its end, pair by pair; the function's attribute `STATES_ATTR` tells how many. `with_states` ends each pair
+with an operator that copies the result into the parameter's bytes (`Op.target`), as soon as all readers of the state
+have run. So a state takes one block that lives from the first operator to the last (rfc/0016). Rows that move up in a
+state, and new rows behind them, are written by a single pass over its bytes, and nowhere else. An output equal to a
+state after a call is read there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _JOINS = ("concat", "concatenate")  # kinds of concatenations, of integers and o
 
 
 def state_count(mod: Any, function: str = "main") -> int:
-    """How many states a function declares."""
+    """Return how many states a function declares."""
     main = next((f for g, f in mod.functions.items() if g.name_hint == function), None)
     return int(dict(main.attrs or {}).get(STATES_ATTR, 0)) if main is not None else 0
 
 
 def with_states(source: Source, count: int) -> Source:
-    """`source` whose last `count` results are written into the last `count` inputs, from where the next call reads them."""
+    """Write the last `count` results of `source` into the last `count` inputs, from where the next call reads them."""
     if not count:
         return source
     inputs, values = source.inputs[-count:], source.outputs[-count:]
@@ -46,7 +46,7 @@ def with_states(source: Source, count: int) -> Source:
 
 
 def _without_unused(source: Source) -> Source:
-    """The same without tensors that nobody writes, the others renumbered."""
+    """Remove tensors that nobody writes, and renumber the rest."""
     written = {*source.inputs, *(t for c in source.calls for t in c.outputs)}
     kept = [t for t in source.tensors if t.index in written]
     number = {t.index: k for k, t in enumerate(kept)}
@@ -61,7 +61,7 @@ def _without_unused(source: Source) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Elements of a tensor that go to a state one behind the other."""
+    """Elements of a tensor that go to a state contiguously."""
 
     tensor: int
     start: int
@@ -84,7 +84,7 @@ class _Assigned:
                 self.viewed[tensor] = call.inputs[0], offset
 
     def root(self, tensor: int) -> tuple[int, int]:
-        """The tensor in whose bytes a tensor lies, and its first element there."""
+        """Return the tensor that contains a tensor's bytes, and its first element there."""
         start = 0
         while tensor in self.viewed:
             tensor, offset = self.viewed[tensor]
@@ -95,7 +95,7 @@ class _Assigned:
         return self.root(tensor)[0]
 
     def apart(self, tensor: int, states: Sequence[int]) -> int:
-        """`tensor`, or a copy of it where it lies in the bytes of a state, which are about to be overwritten."""
+        """Return `tensor`, or a copy if it lies in a state's bytes, which are about to be overwritten."""
         if self._root(tensor) not in states:
             return tensor
         like = self.tensors[tensor]
@@ -105,11 +105,11 @@ class _Assigned:
         return copied
 
     def assign(self, value: int, state: int) -> int:
-        """The tensor of `state` after a call that leaves `value` in it.
+        """Return the tensor of `state` after a call that leaves `value` in it.
 
-        A value that a concatenation makes, of what the state held further down and of other tensors, is made in the state's
-        bytes, and whoever reads it reads it there, also another state and the caller, of whom it is an output. So it is where the
-        value has another shape than what is concatenated.
+        A value concatenated from the state's own later elements and from other tensors is made in the state's bytes,
+        and every reader reads it there, also another state, and the caller if it is an output. The same holds if the
+        value has another shape than the concatenation.
         """
         like, value = self.tensors[state], self.instead.get(value, value)
         name = f"{like.name}_next"
@@ -128,14 +128,17 @@ class _Assigned:
         return after
 
     def _whole(self, tensor: int) -> int:
-        """The tensor all of whose bytes a tensor lies in; itself where it is no view, or one of a part."""
+        """Return the tensor that contains all bytes of a tensor; itself if it is no view, or a view of a part."""
         root, start = self.root(tensor)
         same = start == 0 and prod(self.tensors[root].shape) == prod(self.tensors[tensor].shape)
         return root if same else tensor
 
     def _moved(self, value: int, state: int) -> list[_Run] | None:
-        """What `value` concatenates, where it is made of what the state held further down and of tensors apart from all
-        states, and nobody reads the state after the first that reads `value`; else None."""
+        """Return the parts concatenated to `value`, if it can be made in the state's bytes; else None.
+
+        The parts must be later elements of the state and tensors apart from all states, and nobody may read the state
+        after the first reader of `value`.
+        """
         makers = [k for k, c in enumerate(self.calls) if value in c.outputs]
         if not makers or not _joins(self.calls[makers[0]], self.tensors):
             return None
@@ -155,7 +158,7 @@ class _Assigned:
         return None if late or all(r.tensor != state for r in runs) else runs
 
     def _feeding(self, maker: int, state: int) -> set[int]:
-        """The call that makes a state's value, and the views of the state that nobody else reads."""
+        """Return the call that makes a state's value, and the state's views that nobody else reads."""
         found = {maker}
         for k in reversed(range(maker)):
             made = self.calls[k].outputs
@@ -165,8 +168,10 @@ class _Assigned:
         return found
 
     def _forget(self, joined: int, value: int, state: int, after: int) -> list[Call]:
-        """Take out what makes `joined`, of which `value` is a view or which it is: what reads it reads `after`, or the view of
-        that, in its shape, which the calls that are returned make."""
+        """Remove the calls that make `joined`, which is or contains `value`: readers read `after` instead.
+
+        Return the calls that make a view of `after` in the shape of `joined`.
+        """
         self.instead[value] = after
         maker = next(k for k, c in enumerate(self.calls) if joined in c.outputs)
         gone = self._feeding(maker, state)
@@ -181,7 +186,7 @@ class _Assigned:
         return [Call(like.name, "reshape", _reshaped(self.tensors[after], like), (after,), (), (joined,))]
 
     def _after(self, tensors: Sequence[int]) -> int:
-        """The first place behind the calls that write `tensors`."""
+        """Return the first position behind the calls that write `tensors`."""
         return max((k + 1 for k, c in enumerate(self.calls) if set(c.outputs) & set(tensors)), default=0)
 
     def _tensor(self, name: str, like: Tensor) -> int:
@@ -190,12 +195,12 @@ class _Assigned:
 
 
 def _reading(calls: Sequence[Call], tensor: int, instead: int) -> list[Call]:
-    """Calls that read another tensor in place of `tensor`."""
+    """Copy calls with `tensor` replaced by another tensor in their inputs."""
     return [replace(c, inputs=tuple(instead if t == tensor else t for t in c.inputs)) for c in calls]
 
 
 def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
-    """Calls without the one that makes `tensor`, which nobody reads, and without those that make what only that read."""
+    """Remove the call that makes `tensor`, which nobody reads, and the calls needed only by it."""
     kept, unread = list(calls), {tensor}
     while gone := [c for c in kept if set(c.outputs) <= unread]:
         kept = [c for c in kept if c not in gone]
@@ -205,7 +210,7 @@ def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
 
 
 def _reshaped(tensor: Tensor, like: Tensor) -> PrimFunc:
-    """A PrimFunc of (tensor, output) whose output is the elements of the tensor in the shape of another."""
+    """Build a PrimFunc (tensor, output) that outputs the tensor's elements in another shape."""
     value = te.placeholder(tensor.shape, tensor.dtype, name="value")
 
     def element(*index: Any) -> Any:
@@ -215,7 +220,7 @@ def _reshaped(tensor: Tensor, like: Tensor) -> PrimFunc:
 
 
 def _flat(index: Sequence[Any], shape: Sequence[int]) -> Any:
-    """The position of an element, counted through all axes."""
+    """Return an element's position, counted through all axes."""
     at: Any = tirx.const(0, "int32")
     for i, extent in zip(index, shape, strict=True):
         at = at * extent + i
@@ -223,7 +228,7 @@ def _flat(index: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
-    """Whether a call writes its inputs one behind the other and changes none."""
+    """Test that a call writes its inputs one behind another, unchanged."""
     given = read_attributes(call.func)
     if call.kind not in _JOINS or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
         return False
@@ -231,9 +236,9 @@ def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
 
 
 def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int, _Run]]) -> PrimFunc:
-    """A PrimFunc of (given..., state, output) whose output, in the bytes of the state, is the runs one behind the other.
+    """Build a PrimFunc (given..., state, output) whose output, in the state's bytes, is the runs one behind another.
 
-    A run is the number of the tensor that it comes from, the state being the last, and where it lies there.
+    A run is its source tensor's number, the state being the last, and its place there.
     """
     tensors = [te.placeholder(t.shape, t.dtype, name=f"value{k}") for k, t in enumerate((*given, state))]
 
@@ -257,7 +262,7 @@ def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int
 
 
 def _element(tensor: Any, at: Any) -> Any:
-    """Element `at` of a tensor, counted through all its axes."""
+    """Return element `at` of a tensor, counted through all its axes."""
     shape = [int(d) for d in tensor.shape]
     strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
     return tensor(*(tirx.floormod(tirx.floordiv(at, s), d) for s, d in zip(strides, shape, strict=True)))

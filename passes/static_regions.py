@@ -1,10 +1,10 @@
 """Static regions: partitions a dataflow block into convex sets of bindings that `Cascade` can plan; TVM keeps the rest.
 
-A binding is supported if it is an operator over tensors of static shape that compiles to TIR alone. The level of a binding
-is the largest number of transitions from a supported to an unsupported binding on any path that leads to it. All
-supported bindings of one level form a region. A path that leaves a region and returns would pass an unsupported binding,
-and therefore end at a higher level: regions are convex. Levels run in ascending order; within a level the unsupported
-bindings run before the region.
+A binding is supported if it is an operator over static-shape tensors that compiles to TIR alone. A binding's level is
+the largest number of transitions from a supported to an unsupported binding on any path to it. All supported bindings
+on a level form a region. A path that leaves a region and returns would pass an unsupported binding, and therefore end
+at a higher level: regions are convex. Levels run in ascending order; within a level the unsupported bindings run before
+the region.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ Reasons = Mapping[Var, str]  # variable of an unsupported binding -> why it is u
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor of a region that bindings outside of it read: a variable, or one field of a tuple variable."""
+    """A tensor in a region read by bindings outside: a variable, or a field of a tuple variable."""
 
     var: Var
     field: int | None = None
 
 
 def outputs_of(var: Var) -> list[Output]:
-    """The tensors of a variable: itself, or the fields of its tuple."""
+    """List a variable's tensors: itself, or its tuple's fields."""
     return [Output(var, k) for k in (range(len(var.ty.fields)) if _is_tuple(var.ty) else (None,))]
 
 
 @dataclass(frozen=True)
 class Region:
-    """Bindings of one dataflow block that are planned together."""
+    """Bindings of a dataflow block that are planned together."""
 
     bindings: tuple[Binding, ...]  # in program order
     inputs: tuple[Var, ...]  # tensors: function parameters in their order, then variables in program order
@@ -60,7 +60,7 @@ class Region:
 
     @property
     def computes(self) -> bool:
-        """Whether the region has inputs and at least one operator."""
+        """Return True if the region has inputs and at least one operator."""
         return bool(self.inputs) and any(isinstance(b.value, relax.Call) for b in self.bindings)
 
 
@@ -74,7 +74,7 @@ class Levels:
 
 
 def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
-    """The unsupported bindings of a dataflow block, with reasons; those in `refused` count as unsupported in any case."""
+    """Find a dataflow block's unsupported bindings, with reasons; bindings in `refused` always count as unsupported."""
     reasons: dict[Var, str] = {}
     inside = {b.var for b in block.bindings}
     for binding in block.bindings:
@@ -110,7 +110,7 @@ def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
 
 
 def _sizes_defined(block: Any) -> dict[Var, Var]:
-    """The variables of sizes that a block matches when it runs, and by each the variable of its first `match_cast`."""
+    """Return the size variables that a block matches at run time, each with the variable of its first `match_cast`."""
     found: dict[Var, Var] = {}
     for binding in block.bindings:
         if isinstance(binding, relax.MatchCast):
@@ -119,14 +119,16 @@ def _sizes_defined(block: Any) -> dict[Var, Var]:
 
 
 def _sizes_used(binding: Binding) -> list[Var]:
-    """The variables, of sizes too, in the value and in the type of a binding."""
+    """Return the variables, size variables included, in a binding's value and type."""
     found: list[Var] = []
     tvm_ffi.structural_map(binding.value, [(tirx.Var, lambda v: found.append(v) or v)], order="post")
     return [*found, *relax.analysis.tir_vars_in_type(binding.var.ty)]
 
 
 def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Binding]) -> Region:
-    """The region of `bindings`, with its inputs and outputs; `reads` are the variables that each binding of `func` reads."""
+    """Build the region of `bindings`, with its inputs and outputs; `reads` are the variables read by each binding of
+    `func`.
+    """
     made = dict.fromkeys(b.var for b in bindings)
     read = {v for var in made for v in reads[var]} - set(made)
     inputs = tuple(v for v in (*func.params, *reads) if v in read)
@@ -137,7 +139,7 @@ def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Bi
 
 
 def _why_not(mod: Any, binding: Binding) -> str | None:
-    """Why a binding cannot be in a region, from its types and operator, and from its PrimFunc if it is a `call_tir`."""
+    """Explain why a binding cannot be in a region, from its types and operator, and its PrimFunc if it is a `call_tir`."""
     value = binding.value if isinstance(binding, relax.VarBinding) else None
     if value is None:
         return "a shape that is checked when the network runs"
@@ -156,7 +158,7 @@ def _why_not(mod: Any, binding: Binding) -> str | None:
 
 
 def why_no_operator(mod: Any, call: Any) -> str | None:
-    """Why a call is of no operator that compiles to kernels of this module alone; None if it is."""
+    """Explain why a call's operator does not compile to kernels of this module alone; None if it does."""
     if isinstance(call.op, ir.GlobalVar):
         return f"a call of the function {call.op.name_hint}"
     if not isinstance(call.op, ir.Op):
@@ -186,8 +188,10 @@ def has_blocks(func: Any) -> bool:
 
 
 def loses_calls_out(before: Any, after: Any) -> bool:
-    """Return True if a function that both modules have calls out of TVM less often in `after`: what it calls may have effects
-    beside its result, so that a call whose result is unused is no dead code."""
+    """Return True if a function common to both modules has fewer calls out of TVM in `after`.
+
+    Such calls may have effects besides their result, so a call with an unused result is no dead code.
+    """
     kept = {gv.name_hint: func for gv, func in after.functions.items()}
     functions = ((f, kept.get(gv.name_hint)) for gv, f in before.functions.items() if isinstance(f, relax.Function))
     return any(left is not None and _calls_out(left) < _calls_out(func) for func, left in functions)
@@ -205,7 +209,7 @@ def _calls_out(func: Any) -> int:
 
 
 def why_not_alone(func: Any) -> str | None:
-    """Why a PrimFunc is not self-contained CPU code: it calls other functions, or binds GPU threads; None if it is."""
+    """Explain why a PrimFunc is not self-contained CPU code: it calls functions, or binds GPU threads; None if it is."""
     found: list[str] = []
 
     def called(call: Any) -> Any:
@@ -225,7 +229,7 @@ def why_not_alone(func: Any) -> str | None:
 
 
 def _why_no_tensors(ty: Any) -> str | None:
-    """Why a type is not a tensor, or a tuple of tensors, that an arena can hold; None if it is."""
+    """Explain why a type is not a tensor, or a tuple of tensors, that an arena can hold; None if it is."""
     if _is_tuple(ty):
         nested = [f for f in ty.fields if _is_tuple(f)]
         return "is a tuple of tuples" if nested else next((r for f in ty.fields if (r := _why_no_tensors(f))), None)

@@ -36,7 +36,7 @@ class Substituted:
 
     @cached_property
     def mod(self) -> tvm.IRModule:
-        """The rewritten module, which is written when it is first asked for."""
+        """Return the rewritten module, written at first use."""
         rewritten = self.source.clone()
         for gv, func in list(self.source.functions_items()):
             found = self.results.get(gv.name_hint)
@@ -52,7 +52,7 @@ def substitute(
     options: SearchOptions | None = None,
     functions: Callable[[str], bool] = lambda name: True,
 ) -> Substituted:
-    """A copy of `mod` with functions replaced by the cheapest equivalents found under `cost`.
+    """Replace functions in a copy of `mod` by the cheapest equivalents found under `cost`.
 
     Only functions whose name satisfies the predicate `functions` are searched.
     """
@@ -102,7 +102,7 @@ class SubstituteGraph(CascadePass):
     time_limit: float | None = None  # seconds, after which the best graphs so far are taken; None: no limit
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module with its functions rewritten."""
+        """Rewrite the module's functions."""
         cost = self.cost or _predicted_latency(self.target)
         with SearchMonitor(self.time_limit):
             done = substitute(mod, cost, tuple(self.rules), self.options)

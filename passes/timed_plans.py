@@ -1,8 +1,9 @@
-"""Plans of fewest cycles in several memories: prices of segments, counted in the emitted code, for `cascading.timed_cuts`.
+"""Plans with the fewest cycles in several memories: segment prices, counted in the emitted code, for
+`cascading.timed_cuts`.
 
-What an operator takes in a segment depends on the tile of a step, on how its tensors are held (whole, or the size of the
-ring) and on whether the segment has other operators; so segments that agree in it share a count. Plans of which nothing is
-known yet are written and counted as they are when placed (`schedules.tuning`).
+An operator's cost in a segment depends on the step's tile, on its tensors' storage (whole, or the ring's size) and on
+whether it is alone; so segments that agree in these share a count. Plans with unknown costs are written and counted as
+placed (`schedules.tuning`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WORSE = 3  # one after the other that take no fewer cycles than one before, beh
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What an operator takes in one way that a segment may run it."""
+    """An operator's cost in one way of running it."""
 
     steps: int
     instructions: float  # but those that fetch a step
@@ -52,10 +53,10 @@ def timed_plans(
     counters: Counters,
     place: Callable[[Plan], float],
 ) -> float:
-    """Plans of a network that may take fewer than `ceiling` cycles are given to `place`, which returns what they take (inf
-    where they do not fit). `found` is any plan of it.
+    """Search plans of a network that may take fewer than `ceiling` cycles, and pass each to `place`.
 
-    Returns a bound in cycles of all plans that were searched. Raises `SearchStopped` where a limit strikes first.
+    `place` returns a plan's cycles (inf if it does not fit); `found` is any plan of the network. Return a bound in
+    cycles on all searched plans. Raises `SearchStopped` if a limit strikes first.
     """
     prices, figures = (
         SegmentPrices(found.prepared, request, counters),
@@ -74,7 +75,7 @@ def timed_plans(
 
 
 class SegmentPrices:
-    """Prices of segments of a network."""
+    """Prices of a network's segments."""
 
     def __init__(self, prepared: PreparedGraph, request: PlanRequest, counters: Counters) -> None:
         self.prepared = prepared
@@ -84,7 +85,7 @@ class SegmentPrices:
         self.known: dict[object, _Counted] = {}
 
     def of(self, search: Search, asked: Sequence[Asked]) -> list[Price]:
-        """The prices of segments."""
+        """Return the prices of segments."""
         missing: dict[Asked, set[int]] = {}
         claimed = set(self.known)
         for segment in sorted(asked, key=lambda s: s[1] - s[0]):  # short ones are counted sooner
@@ -97,7 +98,7 @@ class SegmentPrices:
         return [self._price(search, segment) for segment in asked]
 
     def _keys(self, search: Search, segment: Asked) -> Iterator[tuple[int, object]]:
-        """The operators of a segment, and all that their counts depend on."""
+        """Yield a segment's operators, each with everything its counts depend on."""
         i, j, interleaving = segment
         costs = search.costs
         tables, held, members = costs.tables, costs.held(i, j, interleaving), costs.members(i, j)
@@ -125,12 +126,12 @@ class SegmentPrices:
 
     @staticmethod
     def _ran(search: Search, i: int, j: int) -> list[int]:
-        """The operators of a segment in the order in which they first run, which steps of whole maps have too."""
+        """List a segment's operators in the order of their first run, as for whole-map steps."""
         rows = max(t.rows for t in search.costs.tables.graph.tensors)
         return [o for o in search.costs.trace(i, j, Tile(rows)) if o >= 0]
 
     def _count(self, search: Search, missing: dict[Asked, set[int]]) -> None:
-        """Count a plan of as many of the missing segments as follow one another, and take them from `missing`."""
+        """Count a plan with as many consecutive missing segments as possible, and remove them from `missing`."""
         cuts, forms, wanted = [0], [], set[int]()
         starts: dict[int, list[Asked]] = {}
         for segment in missing:
@@ -163,7 +164,7 @@ class SegmentPrices:
                 self.known[key] = _Counted(steps[o], n - fetched, cycles / n if n else 0.0, waits, accessed)
 
     def _block(self, plan: Plan, o: int, name: str) -> str:
-        """A block as it is called in any plan: of one that an operator overwrites, its input."""
+        """Return a block's plan-independent name: for a block overwritten by an operator, the input's."""
         kind, _, number = name.partition(" ")
         if kind in ("state", "scratch"):
             return kind

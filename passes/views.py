@@ -14,7 +14,7 @@ from tvm_cascade.schedules.tir.macs import evaluate
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
-    """The offset in elements of each output in the only input, if every output is a contiguous part of it; else None."""
+    """Return each output's offset in elements in the only input, if every output is a contiguous part of it; else None."""
     outputs = tir.outputs_of(func)
     blocks = tir.leaf_blocks(func)
     if activations != 1 or len(blocks) != len(outputs) or len(func.params) != 1 + len(outputs):
@@ -32,7 +32,7 @@ def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
 
 
 def _offset(block: Any, store: Any) -> int | None:
-    """The constant distance in elements from an output to its source, None where it varies."""
+    """Return the constant distance in elements from an output to its source, None if it varies."""
     env, read = grid_of(block), store.value
     try:
         distance = _flat(read.source, read.indices, env) - _flat(store.buffer, store.indices, env)
@@ -43,7 +43,7 @@ def _offset(block: Any, store: Any) -> int | None:
 
 
 def grid_of(block: Any) -> dict[Any, np.ndarray]:
-    """Every value of each axis of a block, by variable, as arrays that broadcast against one another (`np.ogrid`)."""
+    """Return every value of each axis of a block, by variable, as mutually broadcasting arrays (`np.ogrid`)."""
     grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in block.iter_vars)]
     return {v.var: axis for v, axis in zip(block.iter_vars, grid, strict=True)}
 
@@ -56,9 +56,10 @@ def _flat(buffer: Any, indices: Any, env: Any) -> np.ndarray:
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
-    """Positions of inputs that the only output may overwrite: same shape and item size, read at the index written alone.
+    """Return positions of inputs that the only output may overwrite: same shape and item size, read only at the written
+    index.
 
-    An input that is not read, as where a clamp leaves one value, is none: nothing tells which rows of it go with which.
+    An unread input, as after a clamp to a constant, does not count: nothing tells which rows correspond.
     """
     outputs = tir.outputs_of(func)
     blocks = [r.block for r in tir.leaf_blocks(func)]

@@ -1,14 +1,14 @@
-"""Sliding windows from TIR: which rows (or columns) of every input one output row reads, by access pattern analysis.
+"""Sliding windows from TIR: which rows (or columns) of every input an output row reads, by access pattern analysis.
 
-The blocks of a PrimFunc are walked from its outputs backwards. For one output row the demand on every buffer is a box
-of strided intervals (`passes.intervals`): a block's axes are narrowed to the demand on the buffers that it writes, and
-the indices of its loads, evaluated over those axes, give the demand on the buffers that it reads. Repeated for every
-output row, this gives the rows read from each input as a sequence of intervals, to which the window
-`y * stride // denominator - padding + k * dilation` is fitted. The window covers every row that is read; for
-convolutions, pools and all other linear patterns it is exact.
+A PrimFunc's blocks are walked from its outputs backwards. For an output row the demand on every buffer is a box of
+strided intervals (`passes.intervals`): a block's axes are narrowed to the demand on its written buffers, and its loads'
+indices, evaluated over those axes, give the demand on the read buffers. Repeated for every output row, this gives the
+rows read from each input as a sequence of intervals, to which the window `y * stride // denominator - padding + k *
+dilation` is fitted. The window covers every row read; for convolutions, pools and all other linear patterns it is
+exact.
 
 Names play no role: a hand-written stencil has windows like a convolution. The conditions that guard padding are ignored
-too, so that the window of a padded convolution starts at row `-padding`, as is usual.
+too, so a padded convolution's window starts at row `-padding`, as is usual.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MOST_ROWS = 1 << 14  # analysis limit: windows are evaluated row by row
 
 @dataclass(frozen=True)
 class _Block:
-    """A TIR block: the extents of its axes, then of the loops inside of it, its stores and its loads.
+    """A TIR block: the extents of its axes, then of the loops inside, its stores and its loads.
 
-    `writes` pairs each stored buffer with the block axis that each index is, None where it is no plain axis. `reads` pairs
-    each loaded buffer with an evaluator for each index, None where the index is not understood.
+    `writes` pairs each stored buffer with the block axis of each index, None if it is no plain axis. `reads` pairs each
+    loaded buffer with an evaluator for each index, None if the index is not understood.
     """
 
     extents: tuple[int, ...]
@@ -46,11 +46,11 @@ class _Block:
 
 
 class AccessPattern:
-    """The access pattern of a PrimFunc: maps parts of its outputs to the boxes of its inputs that they depend on.
+    """A PrimFunc's access pattern: maps parts of its outputs to the input boxes they depend on.
 
     The first `activations` parameters are activation inputs. `tables` maps constant parameters to their values, for
-    operators whose indices are loaded from constants. `reasons` maps (buffer, axis) to why an index was not understood;
-    such an axis counts as read in full, and no window is fitted to it.
+    operators with indices loaded from constants. `reasons` maps (buffer, axis) to why an index was not understood; such
+    an axis counts as read in full, and no window is fitted to it.
     """
 
     def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
@@ -68,7 +68,7 @@ class AccessPattern:
         self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]
 
     def _own(self, buffer: Buffer) -> Buffer:
-        """One object for equal buffers: dictionaries compare others by calls into TVM."""
+        """Return a common object for equal buffers: dictionaries compare distinct objects by calls into TVM."""
         if buffer not in self._whole:
             self._whole[buffer] = buffer, tuple(map(Strided.full, tir.shape_of(buffer)))
         return self._whole[buffer][0]
@@ -89,7 +89,7 @@ class AccessPattern:
         return _Block(extents, writes, reads)
 
     def _indices(self, load: Any, slots: Mapping[Var, int], within: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
-        """Return evaluators of the indices of a load; with an axis of the block in it, an index may count a loop inside too."""
+        """Return evaluators for a load's indices; if an index contains a block axis, it may count an inner loop too."""
         compiled: list[Evaluator | None] = []
         for axis, index in enumerate(load.indices):
             of_axis = any(v in slots for v in tir.collect(index, tirx.Var))
@@ -104,10 +104,10 @@ class AccessPattern:
     def demand(
         self, restricted: Mapping[Buffer, Mapping[int, Strided]], outputs: Sequence[Buffer] | None = None
     ) -> dict[Buffer, Box]:
-        """The box of every buffer that the requested parts of the outputs depend on.
+        """Compute the box of every buffer that the requested parts of the outputs depend on.
 
-        `restricted[output][axis]` limits one axis of an output; all other axes are requested in full. With `outputs`, only
-        those outputs are requested.
+        `restricted[output][axis]` limits an output axis; all other axes are requested in full. With `outputs`, only
+        these outputs are requested.
         """
         boxes: dict[Buffer, Box] = {}
         for output in self.outputs if outputs is None else outputs:
@@ -125,7 +125,7 @@ class AccessPattern:
         return boxes
 
     def _axes(self, block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
-        """The intervals of a block's axes that cover the demand on the buffers it writes; None if there is no demand."""
+        """Compute the intervals of a block's axes that cover the demand on its written buffers; None without demand."""
         merged: list[Strided] | None = None
         for buffer, places in block.writes:
             if buffer not in boxes:
@@ -142,10 +142,11 @@ class AccessPattern:
     def taps(
         self, output_axes: Sequence[tuple[Buffer, int]], rows: int, input_axes: Sequence[tuple[Buffer, int | None]]
     ) -> list[list[Strided] | None]:
-        """By input, what each of `rows` output rows reads along its axis; None for inputs that are not read, or one row.
+        """Compute for each input the rows read by each of `rows` output rows; None for inputs that are not read, or
+        have one row.
 
-        Where all indices are affine, the first row that is read is a concave function of the output row, and the last one
-        a convex function: each is a sum or minimum (maximum) of linear ones. If its values for the first, the second and
+        If all indices are affine, the first row read is a concave function of the output row, and the last a convex
+        function: each is a sum or minimum (maximum) of linear functions. If the values for the first, the second and
         the last output row lie on a line, all do.
         """
 
@@ -164,12 +165,12 @@ class AccessPattern:
 
 
 def _along(boxes: Sequence[Mapping[Buffer, Box]], buffer: Buffer, axis: int | None) -> list[Strided] | None:
-    """The demands on one axis of a buffer; None where it is not demanded at all."""
+    """Return the demands on an axis of a buffer; None if there is none."""
     return None if axis is None or any(buffer not in b for b in boxes) else [b[buffer][axis] for b in boxes]
 
 
 def _line(first: Strided, second: Strided, last: Strided, count: int) -> list[Strided] | None:
-    """The `count` intervals from `first` to `last`, if both ends move by equal steps; else None."""
+    """Return the `count` intervals from `first` to `last`, if both ends move by equal steps; else None."""
     low, high = second.lo - first.lo, second.hi - first.hi
     straight = (last.lo, last.hi) == (first.lo + (count - 1) * low, first.hi + (count - 1) * high)
     if not straight or not first.step == second.step == last.step:
@@ -178,7 +179,9 @@ def _line(first: Strided, second: Strided, last: Strided, count: int) -> list[St
 
 
 def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
-    """The window that covers `taps[y]`, the rows of an input of `rows` rows that output row y reads, or why there is none."""
+    """Find the window that covers `taps[y]`, the rows read by output row y from an input with `rows` rows, or return
+    why there is none.
+    """
     if rows == 1 and len(taps) == 1:
         return IDENTITY
     first = taps[0]
@@ -198,9 +201,10 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
 
 
 def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
-    """Candidate windows that contain `taps`, one for each slope `stride / denominator`, with the least padding and extent.
+    """List candidate windows that contain `taps`, one per slope `stride / denominator`, with the least padding and
+    extent.
 
-    Slopes are the ratio of the rows of the input (`rows`) and of the output, and fractions next to the rise of the taps.
+    Slopes are the ratio of input (`rows`) to output rows, and fractions next to the taps' rise.
     """
     last = len(taps) - 1
     slopes = {(rows // gcd(rows, last + 1), (last + 1) // gcd(rows, last + 1))}
@@ -220,7 +224,7 @@ def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
 def row_windows(
     pattern: AccessPattern, output_axes: Sequence[int | None], input_axes: Sequence[int | None]
 ) -> tuple[tuple[Window | None, ...], str | None]:
-    """The window of every input along its row (or column) axis, and the reasons where windows are None.
+    """Find every input's window along its row (or column) axis, and the reasons for windows that are None.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Candidate networks: the base class of equivalent networks to plan, and the loop that keeps the best plan.
 
-Each kind of candidate is a generator that proposes candidates from cheap estimates on the graph. The loop
-(`best_candidate`) builds each one with its real kernels and scratch, plans it, and keeps it if `Candidate.beats` says so.
-The result records which candidates were kept, how exact they are and why, and why others were dropped.
+Each kind is a generator that proposes candidates from cheap estimates on the graph. The loop (`best_candidate`) builds
+each candidate with its real kernels and scratch, plans it, and keeps it if `Candidate.beats` holds. The result records
+which candidates were kept, how exact they are and why, and why the rest were dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Exactness(Enum):
-    """How the results of a candidate compare with those of the original network."""
+    """How a candidate's results compare with the original network's."""
 
     BITS = "every bit stays"
     REASSOCIATED = "sums of floats are added in another order"
@@ -58,13 +58,13 @@ class KernelSource:
     prices: Prices = field(default_factory=Prices, compare=False, repr=False)  # of all candidates so far
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
-        """The graph and the kernels of a module to which `LowerQuantized` has been applied."""
+        """Prepare the graph and the kernels of a module after `LowerQuantized`."""
         made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats, self.analyses)
         return self.prices.add(made if self.tuned is None else self.tuned(made))
 
     @property
     def untuned(self) -> KernelSource:
-        """The same without `counter` and `tuned`, so that nothing is measured."""
+        """Return a source without `counter` and `tuned`, so that nothing is measured."""
         return replace(self, counter=None, tuned=None)
 
 
@@ -79,7 +79,7 @@ class Network:
 
     @property
     def rule(self) -> TimeRule:
-        """How plans of candidates are compared."""
+        """Return the rule that compares candidates' plans."""
         return TimeRule(self.options, self.kernels.prices)
 
 
@@ -104,16 +104,16 @@ class PlannedCandidate:
 
     @property
     def graph(self) -> Graph:
-        """The planned graph, or the one before channel tiling if there are `groups`."""
+        """Return the planned graph, or the graph before channel tiling if there are `groups`."""
         return self.prepared.graph if self.plain is None else self.plain
 
     @property
     def exactness(self) -> dict[str, str]:
-        """The exactness of each applied candidate in words, by its name."""
+        """Return each applied candidate's exactness in words, by name."""
         return {name: exactness.value for name, exactness in self.kept.items()}
 
     def told(self, what: str) -> PlannedCandidate:
-        """The same with `what` appended to `reason`."""
+        """Return a copy with `what` appended to `reason`."""
         return replace(self, reason="; ".join(filter(None, (self.reason, what))))
 
 
@@ -128,7 +128,7 @@ class Candidate(ABC):
 
     @property
     def exactness(self) -> Exactness:
-        """How its results compare with those of the original network."""
+        """Return how its results compare with the original network's."""
         return Exactness.BITS
 
     @abstractmethod
@@ -140,24 +140,26 @@ class Candidate(ABC):
 
     @staticmethod
     def change(plan: Plan, best: Best) -> str:
-        """For messages: the arena bytes of the best so far and of `plan`."""
+        """Format the arena bytes of the best so far and of `plan`, for messages."""
         return f"{'more than the cap' if isinstance(best, InfeasibleError) else best.plan.peak} -> {plan.peak} bytes"
 
     def beats(self, found: PlannedCandidate, best: Best, rule: TimeRule) -> bool:
-        """Whether the planned candidate is better than the best so far: by default, whether `rule` prefers its plan."""
+        """Return True if the planned candidate is better than the best so far: by default, if `rule` prefers its plan."""
         return isinstance(best, InfeasibleError) or rule.prefers(found.plan, best.plan)
 
     @abstractmethod
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        """The planned candidate `found`, with `reason` (or `rewritten`) saying why it is kept."""
+        """Return the planned candidate `found`, with `reason` (or `rewritten`) explaining why it is kept."""
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
-        """The best so far, with `reason` (or `rewritten`) saying why this candidate is dropped; by default unchanged."""
+        """Return the best so far, with `reason` (or `rewritten`) explaining why this candidate is dropped; by default
+        unchanged.
+        """
         return best
 
 
 class Outcome(Enum):
-    """What `best_candidate` did with a candidate; sent to the generator that proposed it."""
+    """The fate of a candidate in `best_candidate`; sent to the generator that proposed it."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -170,9 +172,9 @@ Kind = Callable[[Best], Proposals]
 
 
 def best_candidate(start: Best, kinds: Iterable[Kind], rule: TimeRule) -> PlannedCandidate:
-    """The best of `start` and all proposed candidates by `rule`; each kind starts from the best plan of those before it.
+    """Search the best of `start` and all proposed candidates by `rule`; each kind starts from the best plan so far.
 
-    Where a limit (`search_monitor`) strikes, the best of those tried so far.
+    If a limit (`search_monitor`) strikes, return the best tried so far.
 
     Raises
     ------
@@ -198,7 +200,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind], rule: TimeRule) -> Planne
 
 
 def _tried(candidate: Candidate, best: Best, rule: TimeRule) -> tuple[Best, Outcome]:
-    """Build and plan a candidate; returns the better of it and the best so far, and what became of it."""
+    """Build and plan a candidate; return the better of it and the best so far, and its fate."""
     try:
         found = candidate.apply()
     except RefusedCandidate as why:

@@ -1,4 +1,4 @@
-"""Candidate: channel tiling of inverted bottlenecks (`cascading.channels`), within the extra work that is allowed.
+"""Candidate: channel tiling of inverted bottlenecks (`cascading.channels`), within the allowed extra work.
 
 The blocks and their numbers of groups are chosen on the graph. The module is then rewritten (`split_channels`), planned
 with its real kernels, and kept only if its arena is smaller. Under a cap it is tried only if nothing else fits.
@@ -18,7 +18,7 @@ from tvm_cascade.passes.split_channels import with_channel_groups
 
 @dataclass(frozen=True)
 class ChannelGroups(Candidate):
-    """The network with some inverted bottlenecks tiled along the channels of their intermediate."""
+    """The network with some inverted bottlenecks tiled along their intermediate's channels."""
 
     name = "channel groups"
     network: Network
@@ -46,7 +46,7 @@ class ChannelGroups(Candidate):
 
 
 def channel_groups(network: Network, best: Best) -> Proposals:
-    """Propose the groups of the smallest estimated arena; under a cap, those that fit it if nothing else does."""
+    """Propose the groups with the smallest estimated arena; under a cap, groups that fit it if nothing else does."""
     graph, options = network.prepared.graph, network.options
     if isinstance(best, PlannedCandidate) and options.sram is not None:
         return ""

@@ -1,9 +1,10 @@
 """Candidate: concats fused into their consumers, which read the parts instead (`rewrite_for_memory`).
 
-The concatenated tensor disappears, but each part has to live until its last reader. Whether that lowers the peak depends
-on order, cuts, rings and addresses, so both networks are planned. The choice of concats is made on graphs, which is cheap:
-all foldable ones, those whose removal lowers the best order's peak and, of few, with each left out in turn. The best choice
-is then built with its real kernels, and kept only if its arena is smaller; without a cap it must also keep to `max_time`.
+The concatenated tensor disappears, but each part has to live until its last reader. The effect on the peak depends on
+order, cuts, rings and addresses, so both networks are planned. The concats are chosen on graphs, which is cheap: all
+foldable concats, the concats whose removal lowers the best order's peak and, if there are few, with each left out in
+turn. The best choice is then built with its real kernels, and kept only if its arena is smaller; without a cap it must
+also keep to `max_time`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ConcatsInParts(Candidate):
         return PlannedCandidate(made, plan_graph(made.graph, options))
 
     def _in_time(self, found: PlannedCandidate, before: PlannedCandidate) -> PlannedCandidate:
-        """Return `found`; refuse it if it takes longer than `max_time` allows."""
+        """Return `found`; refuse it if it exceeds `max_time`."""
         options, rule = self.network.options, self.network.rule
         rule.factor(before.plan)
         factor = rule.factor(found.plan)
@@ -87,7 +88,7 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:
-    """The concats whose removal gives the smallest arena, the fewest in a tie, and that arena's bytes."""
+    """Find the concats whose removal gives the smallest arena, the fewest in a tie, and that arena's bytes."""
     tried: dict[tuple[str, ...], int] = {}
 
     def peak(chosen: tuple[str, ...]) -> int:

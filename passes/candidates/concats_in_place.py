@@ -1,6 +1,7 @@
-"""Candidate: concats turned into joins, whose producers write into the output (`join_concats`): no copy, often no bytes.
+"""Candidate: concats turned into joins, whose producers write into the output (`join_concats`): no copy, often no
+bytes.
 
-First all joinable concats at once; if that makes the plan worse and they are few, one after the other.
+First all joinable concats at once; if that makes the plan worse and they are few, one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ConcatsInPlace(Candidate):
         return PlannedCandidate(prepared, plan, joined=tuple(self.joins))
 
     def beats(self, found: PlannedCandidate, best: Best, rule: TimeRule) -> bool:
-        """Whether the plan is no worse than the best so far: in arena bytes, or in work where both fit a cap."""
+        """Return True if the plan is no worse than the best so far: in arena bytes, or in work if both fit a cap."""
         if isinstance(best, InfeasibleError):
             return True
         if self.network.options.sram is None:

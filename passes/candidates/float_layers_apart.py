@@ -15,7 +15,7 @@ from tvm_cascade.passes.candidates.candidate import Best, Candidate, Network, Pl
 
 @dataclass(frozen=True)
 class FloatLayersApart(Candidate):
-    """The network with each operator of its float layers apart."""
+    """The network with its float layers' operators separate."""
 
     name = "float layers apart"
     network: Network
@@ -29,7 +29,7 @@ class FloatLayersApart(Candidate):
 
 
 def float_layers_apart(network: Network, best: Best) -> Proposals:
-    """The candidate, where nothing fits the cap yet and the network has fused float layers."""
+    """Propose the candidate, if nothing fits the cap yet and the network has fused float layers."""
     fused = any("bounds" in op.attrs for op in network.prepared.graph.ops)
     if fused and not isinstance(best, PlannedCandidate):
         yield FloatLayersApart(network)

@@ -39,7 +39,7 @@ class Substitutions(Candidate):
 
     @property
     def exactness(self) -> Exactness:
-        """Quantized networks are rewritten only by bit-exact rules; floats are reassociated."""
+        """Return the exactness: quantized networks are rewritten only by bit-exact rules; floats are reassociated."""
         return Exactness.BITS if is_quantized(self.promise.mod) else Exactness.REASSOCIATED
 
     def apply(self) -> PlannedCandidate:
@@ -95,7 +95,7 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
 
 
 def _without_clips(graph: dag.Dag) -> dag.Dag:
-    """The graph with clips of stored values fused into their producers, as `LowerQuantized` does without substitutions."""
+    """Fuse clips of stored values into their producers, as `LowerQuantized` does without substitutions."""
     matcher, pool, moved = Matcher(rules("fuse_quantized_clip")), graph.pool, dict[dag.Ref, dag.Ref]()
     for node in graph.nodes:
         made = pool.node(node.kind, tuple(moved.get(r, r) for r in node.inputs), node.attrs, node.types).outputs

@@ -1,7 +1,7 @@
-"""What quantized operators of one operand make of a channel that has one stored value: a table of all 256.
+"""Results of single-operand quantized operators on a channel with one stored value: a table of all 256.
 
-`quantize(operator(dequantize(x)))` is requantization, a relu or clip, or a mean over other axes than that of channels. The
-tables hold what `LowerQuantized` computes, bit for bit. Of other operators there is none.
+`quantize(operator(dequantize(x)))` is requantization, a relu or clip, or a mean over axes besides the channels'. The
+tables hold the values computed by `LowerQuantized`, bit for bit. For any other operator there is none.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -28,7 +28,7 @@ _ELEMENTWISE = ("relax.nn.relu", "relax.clip")
 
 
 def constant_table(reader: Reader, quantize: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Return the stored tensor that the island of `quantize` reads, and the table; None for an island without one."""
+    """Return the stored tensor read by the island of `quantize`, and the table; None for an island without one."""
     try:
         island = reader.island(quantize)
         if island.moves or island.dtype not in BYTE_TYPES or reader.explicit(island.core):
@@ -48,7 +48,7 @@ def constant_table(reader: Reader, quantize: Any) -> tuple[Any, tuple[int, ...]]
 
 
 def _scaled(reader: Reader, island: Matched, x: Quantized, centred: np.ndarray) -> np.ndarray | None:
-    """Return what the core makes of `centred` stored values, in units of the output's scale; None for an unknown core."""
+    """Return the core's results for `centred` stored values, in units of the output's scale; None for an unknown core."""
     core, real = name_of(island.core), reader.real_operators
     last = rescale_even if real else rescale
     ratio = np.float64(x.step) / np.float64(island.step)

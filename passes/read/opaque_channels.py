@@ -1,9 +1,9 @@
-"""What operators that stay opaque in substitution graphs do to channels, which lie on the last axis.
+"""The effect of operators that stay opaque in substitution graphs on channels, which lie on the last axis.
 
-`channelwise`: every channel of the result is computed from the same channel of the operands alone, and by the same
-function for all of them, as far as constant operands are single numbers. `moves`: its values are those of its operand; the
-tuple holds the number with which it fills the rest, or nothing. `table`: what it stores for each value that a constant
-channel of the tensor has which its island reads (`constant_tables`).
+`channelwise`: every result channel is computed from the same channel of the operands alone, and by the same function,
+as far as constant operands are single numbers. `moves`: its values are its operand's; the tuple holds the number that
+fills the rest, or nothing. `table`: the stored result for each value of a constant channel in the tensor read by its
+island (`constant_tables`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OpaqueChannels:
     real: bool
 
     def of(self, program: Program, call: OperatorCall) -> tuple[dict[str, Any], Any]:
-        """Return the attributes of an operator, and the stored tensor of its table; None without one."""
+        """Return an operator's attributes, and its table's stored tensor; None without a table."""
         rank = len(program.values[call.outputs[0]].shape)
         told = _channels(call, rank)
         found = None

@@ -49,7 +49,7 @@ class OperatorCall:
 
     @property
     def last_name(self) -> str:
-        """The name without its namespace: conv2d for nn.conv2d."""
+        """Return the name without its namespace: conv2d for nn.conv2d."""
         return self.name.rpartition(".")[2]
 
 
@@ -66,17 +66,17 @@ class Program:
     _names: Mapping[Any, Argument] = field(repr=False)  # Relax variable or constant -> value numbers
 
     def argument(self, expr: Any) -> Argument:
-        """The value numbers of an expression of the function."""
+        """Return the value numbers of an expression in the function."""
         return _argument(expr, self._names)
 
     @property
     def constants(self) -> dict[int, np.ndarray]:
-        """The arrays of all constants, by value number."""
+        """Return the arrays of all constants, by value number."""
         return {k: v.constant for k, v in enumerate(self.values) if v.constant is not None}
 
 
 def numbers_in(argument: Argument) -> Iterator[int]:
-    """The value numbers in an argument, nested tuples flattened."""
+    """Yield the value numbers in an argument, nested tuples flattened."""
     if isinstance(argument, int):
         yield argument
     for part in argument if isinstance(argument, tuple) else ():
@@ -84,12 +84,12 @@ def numbers_in(argument: Argument) -> Iterator[int]:
 
 
 def is_constant(expr: Any) -> bool:
-    """Whether a Relax expression is a constant tensor."""
+    """Return True if a Relax expression is a constant tensor."""
     return hasattr(expr, "value") and hasattr(expr.value, "numpy")
 
 
 def static_shape(ty: Any, name: str) -> tuple[int, ...]:
-    """The shape of a tensor type; `name` is for the message. Raises `GraphError` if it is not a static tensor shape."""
+    """Return a tensor type's shape; `name` is for the message. Raises `GraphError` if it is not a static tensor shape."""
     if not isinstance(ty, relax.TensorType):
         raise GraphError(f"{name} is no tensor but {ty}")
     extents = getattr(ty.shape, "values", None)
@@ -149,7 +149,7 @@ class _Reader:
         return outputs if several else outputs[0]
 
     def _read(self, expr: Any) -> Argument:
-        """The value numbers of an expression; constants met for the first time are added as values."""
+        """Return an expression's value numbers; add constants met for the first time as values."""
         leaves: list[Any] = list(expr.fields) if isinstance(expr, relax.Tuple) else [expr]
         for leaf in leaves:
             if isinstance(leaf, relax.Call):

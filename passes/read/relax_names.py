@@ -18,17 +18,17 @@ _FAMILIES: tuple[Any, ...] = (relax.op, relax.op.nn)
 
 
 def graph_kind(last_name: str) -> str:
-    """The kind of a Relax operator in stage graphs (`stage_graph`)."""
+    """Return a Relax operator's kind in stage graphs (`stage_graph`)."""
     return _GRAPH_KINDS.get(last_name, last_name)
 
 
 def table_kind(last_name: str) -> str:
-    """The kind of a Relax operator in the operator table; empty if the table lacks it."""
+    """Return a Relax operator's kind in the operator table; "" if the table lacks it."""
     return OPERATORS[last_name].kind if last_name in OPERATORS else ""
 
 
 def relax_operator(kind: str) -> Any:
-    """The Relax function that builds an element-wise operator of the table."""
+    """Return the Relax function that builds an element-wise operator of the table."""
     names = (kind, *OPERATORS[kind].also)
     return next(getattr(family, name) for name in names for family in _FAMILIES if hasattr(family, name))
 
@@ -39,18 +39,18 @@ def integers(values: Any) -> tuple[int, ...]:
 
 
 def axis_of(value: Any, rank: int) -> int:
-    """An axis counted from the front."""
+    """Return an axis counted from the front."""
     return int(value) % rank
 
 
 def convolution_attributes(attrs: Any) -> dict[str, Any]:
-    """The table's attributes of a convolution (`tvm_cascade.operators.convolutions`), without the activation."""
+    """Return the table's attributes of a convolution (`tvm_cascade.operators.convolutions`), without the activation."""
     sliding = {k: integers(getattr(attrs, k)) for k in ("strides", "padding", "dilation")}
     return {**sliding, "groups": int(attrs.groups), "layout": str(attrs.data_layout)}
 
 
 def pool_attributes(kind: str, attrs: Any) -> dict[str, Any]:
-    """The table's attributes of a pool (`tvm_cascade.operators.pools`)."""
+    """Return the table's attributes of a pool (`tvm_cascade.operators.pools`)."""
     counted = {"count_pad": bool(attrs.count_include_pad)} if kind == "avg_pool2d" else {}
     return {
         "kernel": integers(attrs.pool_size), "strides": integers(attrs.strides), "padding": integers(attrs.padding),
@@ -59,11 +59,11 @@ def pool_attributes(kind: str, attrs: Any) -> dict[str, Any]:
 
 
 def oihw_axes(layout: str) -> tuple[int, ...]:
-    """The permutation of a convolution's weights to (out, in / groups, height, width)."""
+    """Return the permutation of a convolution's weights to (out, in / groups, height, width)."""
     return tuple(layout.index(letter) for letter in "OIHW")
 
 
 def row_and_column_axis(attrs: Any) -> tuple[int, int] | None:
-    """The axes H and W of an operator's layout; None if its attributes name no such layout."""
+    """Return the axes H and W of an operator's layout; None if its attributes name no such layout."""
     layout = getattr(attrs, "data_layout", None) or getattr(attrs, "layout", None)
     return (layout.index("H"), layout.index("W")) if layout and "H" in layout and "W" in layout else None

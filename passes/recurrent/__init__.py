@@ -1,1 +1,3 @@
-"""Float recurrent layers (LSTM, GRU, simple RNN) as one operator that loops over its steps, for readers of every format."""
+"""Float recurrent layers (LSTM, GRU, simple RNN) as a single operator that loops over its steps, for every format's
+reader.
+"""

@@ -1,6 +1,6 @@
-"""The arithmetic of the recurrent cells: the sums of products that each needs, and what it makes of them.
+"""The arithmetic of the recurrent cells: the sums of products each needs, and their use.
 
-With `W` the weights of the input `x`, `R` those of the state `h`, `P` of the cell state `c` (peepholes), and one bias:
+With `W` the weights of the input `x`, `R` of the state `h`, `P` of the cell state `c` (peepholes), and one bias:
 
     lstm  i, f = sigmoid(W x + R h + P c + b)    g = tanh(W x + R h + b)    c' = f c + i g
           o = sigmoid(W x + R h + P c' + b)      h' = o tanh(c')
@@ -8,9 +8,9 @@ With `W` the weights of the input `x`, `R` those of the state `h`, `P` of the ce
           h' = (1 - z) n + z h                   n = tanh(W x + a + r (R h + b))
     rnn   h' = tanh(W x + R h + b)
 
-A projection makes a state of another size of the `h'` of an LSTM, `V h' + v`, which is the output and the next step's `h`.
-A cell computes in phases. A phase runs over all units; the products of one may read what the phase before has written for
-every unit. Sums of a phase are computed together, so that each element of `x` and `h` is read once for all gates.
+A projection makes a state with another size from an LSTM's `h'`, `V h' + v`, which is the output and the next step's
+`h`. A cell computes in phases. A phase runs over all units; its products may read everything the previous phase wrote
+for any unit. A phase's sums are computed together, so each element of `x` and `h` is read once for all gates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_cascade.passes.recurrent.functions import Activation
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum of products: of the input by the weights of one gate, and of a state by those of one gate; -1 for none."""
+    """A sum of products: the input by one gate's weights, and a state by one gate's weights; -1 for none."""
 
     by_input: int
     by_state: int
@@ -32,7 +32,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Sums that are computed together for each unit. `of_reset` takes `r h` in place of `h`."""
+    """Sums computed together for each unit. `of_reset` takes `r h` in place of `h`."""
 
     sums: tuple[Sum, ...]
     of_reset: bool = False
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A kind of cell: its gates, in the order of the weights, and its activations by default."""
+    """A kind of cell: its gates, in weight order, and its default activations."""
 
     gates: tuple[str, ...]
     functions: tuple[str, ...]
@@ -75,12 +75,12 @@ class Recurrence:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates that have weights, in the order of the weights."""
+        """Return the gates that have weights, in weight order."""
         return tuple(g for g in CELLS[self.kind].gates if g != self.derived)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What is summed up, in order."""
+        """Return the sums, in order."""
         if self.kind != "gru":
             return (Phase(tuple(Sum(k, k) for k in range(len(self.gates)))),)
         both = (Sum(0, 0), Sum(1, 1))
@@ -90,6 +90,6 @@ class Recurrence:
 
 
 def products(phase: Phase, by_input: bool) -> Sequence[tuple[int, int]]:
-    """Of each sum of a phase that multiplies the input (or the state): its place in the phase, and the gate."""
+    """List for each sum in a phase that multiplies the input (or the state): its place in the phase, and the gate."""
     gates = [s.by_input if by_input else s.by_state for s in phase.sums]
     return [(place, gate) for place, gate in enumerate(gates) if gate >= 0]
