@@ -37,7 +37,7 @@ def choose_variants(
 
 
 def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
-    """The distinct operator shapes to which performance schedules may apply, each with its candidate kernels."""
+    """List the distinct operator shapes to which performance schedules may apply, each with candidate kernels."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
         made = extracted.operators[op.index]

@@ -13,14 +13,14 @@ from tvm_cascade.passes.integer.untyped import Scalar, tirx
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function of one element; `alpha` and `beta` are ignored where it has no such parameter."""
+    """A function of one element; `alpha` and `beta` are ignored by functions without such a parameter."""
 
     name: str  # a key of `FUNCTIONS`, or Clip: between `alpha` and `beta`
     alpha: float = 0.0
     beta: float = 0.0
 
     def __call__(self, x: Scalar) -> Scalar:
-        """The TIR expression of the value at `x`."""
+        """Return the TIR expression of the value at `x`."""
         return (FUNCTIONS.get(self.name) or _OTHERS[self.name]).value(x, self.alpha, self.beta)
 
 
@@ -31,7 +31,7 @@ class _Function(NamedTuple):
 
 
 def number(value: float) -> Scalar:
-    """A float32 constant."""
+    """Make a float32 constant."""
     return tirx.const(value, "float32")
 
 

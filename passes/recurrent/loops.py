@@ -1,8 +1,8 @@
-"""The kernel of a recurrent layer: a PrimFunc that loops over the steps, so that neither code nor planning grows with them.
+"""The kernel of a recurrent layer: a PrimFunc that loops over the steps, so neither code nor planning grows with them.
 
-One block computes a sequence of the batch in one direction. Its scratch is two states (that of the step before is read while
-the new one is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and `r h`. Where
-weights are int8, input and state of a step are rounded first (`rounding`).
+A block computes a sequence of the batch in a single direction. Scratch holds two states (the previous step's is read
+while the new state is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and
+`r h`. With int8 weights, a step's input and state are rounded first (`rounding`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Extents(NamedTuple):
 
 
 def units_together(sums: int, units: int) -> int:
-    """How many units are computed together, each by as many `sums`: a divisor of all `units`."""
+    """Choose how many units are computed together, each by as many `sums`: a divisor of all `units`."""
     return max(n for n in range(1, max(_MOST_SUMS // sums, 1) + 1) if units % n == 0)
 
 
 class _Sums:
-    """The sums of one unit: elements of `buffer` from `first` on."""
+    """The sums of a unit: elements of `buffer` from `first` on."""
 
     def __init__(self, buffer: Value, first: int = 0) -> None:
         self.buffer, self.first = buffer, first
@@ -47,16 +47,15 @@ class _Sums:
         return self.buffer[i32(self.first + place)]
 
     def set(self, place: int, value: Scalar) -> Value:
-        """The store of a sum."""
+        """Write the store of a sum."""
         return tirx.BufferStore(self.buffer, value, [i32(self.first + place)])
 
 
 class Loops:
-    """Builds the PrimFunc of a layer from the types of its parameters and the names of its outputs.
+    """Builder of a layer's PrimFunc from the types of the parameters and the names of the outputs.
 
-    Parameters are x, hidden and cell (initial states), peepholes, projection and its bias, and weights, recurrent and bias of
-    each phase, numbered;
-    outputs are y, y_hidden and y_cell.
+    Parameters are x, hidden and cell (initial states), peepholes, projection and projection bias, and weights,
+    recurrent and bias for each phase, numbered; outputs are y, y_hidden and y_cell.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Loops:
         outputs: Sequence[str],
         rounding: Rounding | None = None,
     ) -> None:
-        """`types` are shapes and element types, by parameter; `rounding` belongs to weights of int8."""
+        """Set up the buffers; `types` are shapes and element types, by parameter; `rounding` belongs to int8 weights."""
         self.layer, self.extents, self.outputs = layer, extents, tuple(outputs)
         self.order = tuple(types)
         self.buffers = {name: _buffer(name, *of) for name, of in types.items()}
@@ -86,14 +85,14 @@ class Loops:
         self.d, self.b = (tirx.Var(name, "int32") for name in ("v_d", "v_b"))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an output."""
+        """Return the shape of an output."""
         steps, directions, batch, _, units, states = self.extents
         extents = {"s": steps, "d": directions, "b": batch, "u": units if name == "y_cell" else states}
         axes = self.layer.output_axes if name == "y" else self.layer.state_axes
         return tuple(extents[a] for a in axes)
 
     def function(self) -> Function:
-        """The PrimFunc: parameters in `order`, then the outputs."""
+        """Build the PrimFunc: parameters in `order`, then the outputs."""
         loops = {v: tirx.Var(f"i_{v.name}", "int32") for v in (self.d, self.b)}
         counts = {self.d: self.extents.directions, self.b: self.extents.batch}
         axes = [tirx.IterVar(ir.Range(0, counts[v]), v, tirx.IterVar.DataPar) for v in loops]
@@ -104,7 +103,7 @@ class Loops:
         return one_block(block, [(loops[v], counts[v]) for v in (self.d, self.b)], params)
 
     def _axes(self, name: str) -> str:
-        """The axes of a parameter or output that blocks divide it by; others are named by a full stop."""
+        """Return the axes of a parameter or output divided among blocks; all further axes are written as a full stop."""
         if name in ("hidden", "cell", "y_hidden", "y_cell"):
             return self.layer.state_axes
         return {"x": self.layer.input_axes, "y": self.layer.output_axes}.get(name, "d...")
@@ -118,7 +117,7 @@ class Loops:
         return tirx.BufferRegion(buffer, ranges)
 
     def _place(self, name: str, u: Scalar, s: Scalar | None = None) -> list[Scalar]:
-        """The indices of an element of x, y or a state."""
+        """Return the indices of an element of x, y or a state."""
         by_axis = {"s": s, "d": self.d, "b": self.b, "u": u}
         return [by_axis[a] for a in self._axes(name)]
 
@@ -155,7 +154,7 @@ class Loops:
         return sequence(*parts)
 
     def _rounded(self, t: Scalar, s: Scalar) -> list[Value]:
-        """Rounds the input and the state of a step, where weights are int8."""
+        """Round the input and the state of a step, if weights are int8."""
         if self.rounder is None:
             return []
         x, state = self.held["rounded_input"], self.held["rounded_state"]
@@ -165,7 +164,7 @@ class Loops:
         ]
 
     def _projected(self, t: Scalar, s: Scalar, p: Scalar) -> Value:
-        """Computes one of the states of a step from the units."""
+        """Compute a step's state element from the units."""
         bias, matrix = self.buffers.get("projection_bias"), self.buffers["projection"]
 
         sums, scale = _Sums(self.sums), 1.0 if self.rounder is None else self.rounder.rounding.projection
@@ -181,7 +180,7 @@ class Loops:
         )
 
     def _written(self, t: Scalar, s: Scalar, u: Scalar) -> list[Value]:
-        """The store of a step's state into the output of all steps; nothing where that is not wanted."""
+        """Write the store of a step's state into the output for all steps; nothing if that output is not wanted."""
         return [self._store("y", self._new(t, u), u, s)] if "y" in self.outputs else []
 
     def _phase(self, k: int, phase: Phase, t: Scalar, s: Scalar) -> Value:
@@ -222,7 +221,7 @@ class Loops:
         return _unrolled("i", self.extents.depth if by_input else self.extents.states, add)
 
     def _scales(self, used: Sequence[tuple[int, int]], by_input: bool) -> list[float]:
-        """The scales of the weights of each sum of a phase, where they are int8."""
+        """Return the weight scales for each sum in a phase, if weights are int8."""
         rounding = None if self.rounder is None else self.rounder.rounding
         scales = () if rounding is None else rounding.by_input if by_input else rounding.by_state
         return [scales[gate] if scales else 1.0 for _, gate in used]
@@ -284,7 +283,7 @@ class Loops:
         return tirx.BufferStore(self.state, value, [(t + i32(1)) & i32(1), u])
 
     def _watched(self, gate: str, total: Scalar, u: Scalar) -> Scalar:
-        """The sum of a gate, `total`, which may look at the cell state through a peephole."""
+        """Add the peephole's view of the cell state to a gate's sum `total`, if there is a peephole."""
         if "peepholes" not in self.buffers:
             return total
         which = ("input", "forget", "output").index(gate)
@@ -295,7 +294,7 @@ class Loops:
         return self._applied(which, _bounded(value, self.layer.clip))
 
     def _applied(self, which: int, value: Scalar) -> Scalar:
-        """An activation; that of the block's direction, where directions have different ones."""
+        """Apply an activation; select by the block's direction if directions differ."""
         first, last = (functions[which] for functions in (self.layer.functions[0], self.layer.functions[-1]))
         return first(value) if first == last else self._by_direction(first, last, value)
 
@@ -312,7 +311,7 @@ def _buffer(name: str, shape: Sequence[int], dtype: str = "float32") -> Value:
 
 
 def _unrolled(name: str, extent: int, body: Callable[[Scalar], list[Value]]) -> Value:
-    """A loop that does several iterations of `body` in each of its own, as many as divide `extent`."""
+    """Write a loop with several iterations of `body` each, as many as divide `extent`."""
     step = next(n for n in _UNROLLED if extent % n == 0)
     return loop(
         name, extent // step, lambda i: sequence(*(v for n in range(step) for v in body(i * i32(step) + i32(n))))

@@ -1,4 +1,4 @@
-"""Lowering of a recurrent layer to one call of a kernel, with its weights arranged as the kernel reads them."""
+"""Lowering of a recurrent layer to a single kernel call, with the weights arranged for the kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """What a recurrent layer computes with, all float32, or with `rounding` weights and projection int8. Gates are in the
-    order of `Recurrence.gates`; states that are left out start at zero."""
+    """The operands of a recurrent layer, all float32, or with `rounding` int8 weights and projection. Gates are in the
+    order of `Recurrence.gates`; states left out start at zero.
+    """
 
     x: Value  # by `Recurrence.input_axes`
     weights: Array  # [directions, gates, units, depth]
@@ -80,7 +81,7 @@ def _outputs(wanted: Wanted) -> tuple[str, ...]:
 
 
 def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> dict[str, Value]:
-    """The kernel's parameters by name: activations, and the weights of every phase."""
+    """Return the kernel's parameters by name: activations, and the weights for every phase."""
     found: dict[str, Array | None] = {"x": operands.x, "hidden": operands.hidden, "cell": operands.cell}
     for k, phase in enumerate(layer.phases):
         found[f"weights{k}"] = _weights(arranger, operands.weights, phase, True)
@@ -91,7 +92,9 @@ def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> di
 
 
 def _weights(arranger: Arranger, weights: Array, phase: Phase, by_input: bool) -> Array:
-    """The weights of a phase as [directions, blocks of units, depth, units of a block * gates]: neighbours share an input."""
+    """Arrange a phase's weights as [directions, blocks of units, depth, units of a block * gates]: neighbours share an
+    input.
+    """
     used = [gate for _, gate in products(phase, by_input)]
     chosen = arranger.take(data_or_value(weights), used, 1)
     directions, gates, units, depth = _shape(chosen)
@@ -102,7 +105,7 @@ def _weights(arranger: Arranger, weights: Array, phase: Phase, by_input: bool) -
 
 
 def _bias(arranger: Arranger, phase: Phase, operands: Operands) -> Array | None:
-    """The bias of every sum of a phase, [directions, units, sums]; None without any."""
+    """Collect the bias for every sum in a phase, [directions, units, sums]; None without any."""
     total: Array | None = None
     pairs = (
         (operands.bias, [s.by_input for s in phase.sums]),

@@ -1,5 +1,6 @@
-"""Statements of recurrent layers of int8 weights and float activations: what a product reads is stored as int8 for that product
-(`passes.integer.hybrid`), or rather rounded to the real numbers for which such integers stand."""
+"""Statements of recurrent layers with int8 weights and float activations: a product's operand is stored as int8 for
+that product (`passes.integer.hybrid`), or rather rounded to the real numbers that such integers stand for.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Rounding:
 
 
 class Rounder:
-    """Rounds vectors, with scratch of its own."""
+    """Rounder of vectors, with scratch."""
 
     def __init__(self, rounding: Rounding) -> None:
         self.rounding = rounding
@@ -32,7 +33,7 @@ class Rounder:
         self.factors = tirx.decl_buffer((3,), "float32", "factors")
 
     def rounded(self, target: Value, extent: int, read: Callable[[Scalar], Scalar]) -> Value:
-        """Writes what the elements `read(i)` are rounded to into `target`, which may be what they are read from."""
+        """Write the rounded elements `read(i)` into `target`, which may be the source."""
         low, high = self.ends[0], self.ends[1]
         found = te_factors(low, high, self.rounding.asymmetric)
         factors = [self.factors[k] for k in range(3)]
@@ -49,5 +50,5 @@ class Rounder:
 
 
 def weight(element: Scalar, scale: float) -> Scalar:
-    """A weight as a real number: an int8 times its scale; floats as they are."""
+    """Return a weight as a real number: an int8 times a scale; floats unchanged."""
     return element if element.ty.dtype == "float32" else element.astype("float32") * number(scale)

@@ -1,8 +1,8 @@
-"""`Incremental`: rewrites a network whose window slides into the network of one frame, which takes the new rows alone.
+"""`Incremental`: rewrites a network with a sliding window into the network of a frame, which takes only the new rows.
 
-`main(window) -> outputs` becomes `main(new rows, states...) -> (outputs..., states...)`: called with every frame's states as
-the frame before left them, it returns the outputs of the whole window, bit for bit on integers, from the first frame on
-whose window is full. What a frame keeps and computes is a `tvm_cascade.sliding.FramePlan` (rfc/0019).
+`main(window) -> outputs` becomes `main(new rows, states...) -> (outputs..., states...)`: called for every frame with
+the states left by the previous frame, it returns the whole window's outputs, bit for bit on integers, from the first
+frame with a full window on. The kept and computed rows are a `tvm_cascade.sliding.FramePlan` (rfc/0019).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm_cascade.sliding import FramePlan, frame_frontier, plan_frame
 
 @dataclass(frozen=True)
 class FrameModule:
-    """The network of one frame."""
+    """The network of a frame."""
 
     mod: IRModule
     plan: FramePlan
@@ -28,12 +28,12 @@ class FrameModule:
 
 
 def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> FrameModule:
-    """The network of one frame of `hop` new rows along an axis of the input, of the least work that keeps `most_state` bytes;
-    `mod` is not modified.
+    """Rewrite a network to process a frame of `hop` new rows along an input axis, with the least work within
+    `most_state` bytes.
 
-    `mod` is a module as imported, before integers are lowered. Raises `UsageError` where no work would be saved, with the
-    operator that ends it, `GraphError` for a network that is not one of a window, and `InfeasibleError` where every plan
-    keeps more.
+    `mod` is a module as imported, before integers are lowered; it is not modified. Raises `UsageError` if no work would
+    be saved, with the responsible operator, `GraphError` for a network without a window, and `InfeasibleError` if every
+    plan keeps more bytes.
     """
     read = read_sliding(mod["main"], axis)
     plan = plan_frame(read.network, hop)
@@ -53,7 +53,9 @@ def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: i
 
 @dataclass(frozen=True)
 class Incremental(CascadePass):
-    """The pass: `main` becomes the network of one frame of `hop` rows along an axis, the first after the batch by default."""
+    """The pass: `main` becomes the network of a frame of `hop` rows along an axis, by default the first after the
+    batch.
+    """
 
     hop: int = 1
     axis: int = 1

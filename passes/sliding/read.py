@@ -34,7 +34,7 @@ class ReadStep:
 
 @dataclass(frozen=True)
 class SlidingFunction:
-    """A function as a `SlidingNetwork`, with what it takes to write it back."""
+    """A function as a `SlidingNetwork`, with everything needed to write it back."""
 
     network: SlidingNetwork
     steps: tuple[ReadStep, ...]  # of `network.steps`
@@ -43,11 +43,11 @@ class SlidingFunction:
 
 
 def read_sliding(func: Function, axis: int = 1) -> SlidingFunction:
-    """The function as a network of one window that slides along an axis behind the batch of its only parameter.
+    """Read the function as a network with a window that slides along an axis behind the batch of the only parameter.
 
-    Raises `GraphError` for a function of several parameters, or without rows to slide over, and `UsageError` for an axis that
-    it does not have, and for one that keeps states: a window would be in what they hold once for every frame that it was
-    part of, and those that are not full yet too (rfc/0019, section 3).
+    Raises `GraphError` for a function with several parameters, or without rows to slide over, and `UsageError` for a
+    missing axis, and for a network with states: they would accumulate a window once for every frame that contains it,
+    and incomplete windows too (rfc/0019, section 3).
     """
     kept = int(dict(func.attrs or {}).get(STATES_ATTR, 0))
     if kept:
@@ -94,11 +94,11 @@ class _Reader:
         return SlidingFunction(made, tuple(self.steps), tuple(self.variables), self.axes)
 
     def _outputs(self, results: Any) -> list[int]:
-        """The tensors that the function returns, through the variables of tuples and aliases."""
+        """Return the tensors returned by the function, through variables of tuples and aliases."""
         return [self.number[v] for v in results if v in self.number]
 
     def _add(self, variable: Value, axis: int | None) -> int:
-        """A tensor of the network."""
+        """Add a tensor to the network."""
         kinds = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
         size = sum(prod(int(d) for d in k.shape.values) * ITEM_BYTES.get(str(k.dtype), 8) for k in kinds)
         rows = None if axis is None else shape_of(variable)[axis]
@@ -110,7 +110,7 @@ class _Reader:
         return self.number[variable]
 
     def _step(self, binding: Binding) -> Step | None:
-        """The operator of a binding; None where it depends on constants alone."""
+        """Build the operator of a binding; None if the binding depends on constants alone."""
         read = [v for v in relax.analysis.free_vars(binding.value) if v in self.number]
         if not read:
             return None
@@ -127,7 +127,7 @@ class _Reader:
         return Step(_name(binding), tuple(self.number[v] for v in inputs), output, windows, macs, free)
 
     def _summed(self, binding: Binding, total: Total) -> Step:
-        """An operator that sums all rows, in the place of those that it consists of."""
+        """Add an operator that sums all rows, in place of the operators that compute it."""
         source, views = total.source, list[ReadStep]()
         while (number := self.number[source]) and self._is_view(self.steps[number - 1]):
             views.insert(0, self.steps[number - 1])
@@ -142,7 +142,7 @@ class _Reader:
         return named and sliding is not None and sliding.free and sliding.windows == (IDENTITY,)
 
     def _fields(self, value: Value) -> list[Value]:
-        """The tensors with rows that a call reads, in order."""
+        """List the tensors with rows read by a call, in order."""
         args = [f for a in value.args for f in (a.fields if isinstance(a, relax.Tuple) else [a])]
         return [a for a in args if a in self.axes]
 
@@ -167,7 +167,7 @@ class _Reader:
 
 
 def _macs(value: Value) -> int:
-    """Multiply-accumulates of an operator that reads all rows: of a product of tensors; 0 for others."""
+    """Count the multiply-accumulates of an operator that reads all rows: a tensor product's; 0 otherwise."""
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.matmul":
         return 0
     return prod(shape_of(value.args[0])) * shape_of(value.args[1])[-1]

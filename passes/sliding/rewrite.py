@@ -1,4 +1,4 @@
-"""Writes the network of one frame: `main(new rows, states...) -> (outputs..., states...)`."""
+"""Writes the network of a frame: `main(new rows, states...) -> (outputs..., states...)`."""
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
@@ -21,14 +21,14 @@ from tvm_cascade.sliding.network import Rows, read_rows
 
 @dataclass(frozen=True)
 class FrameNetwork:
-    """The module of a frame, and the names of its states in the order of its last parameters."""
+    """The module of a frame, and the names of the states in the order of the last parameters."""
 
     mod: IRModule
     states: tuple[str, ...]
 
 
 def write_frame(mod: Module, read: SlidingFunction, plan: FramePlan) -> FrameNetwork:
-    """`mod` with a `main` that does what `plan` says, of which `read` is the network."""
+    """Write `mod` with a `main` that follows `plan`; `read` is the plan's network."""
     return _Writer(mod, read, plan).write()
 
 
@@ -71,7 +71,7 @@ class _Writer:
         return FrameNetwork(made.with_attrs(dict(self.mod.attrs or {})), names)
 
     def _own(self, tensor: int) -> SeriesPlan:
-        """What a frame does for a tensor that it needs."""
+        """Return a frame's plan for a needed tensor."""
         own = self.plan.series[tensor]
         assert own is not None
         return own
@@ -83,7 +83,7 @@ class _Writer:
         return relax.TensorType(shape, variable.ty.dtype)
 
     def _emit_all(self, given: Value, states: dict[int, Value]) -> None:
-        """All that a frame computes, in the order of the network's operators."""
+        """Emit everything computed by a frame, in the order of the network's operators."""
         main = self.mod["main"]
         self._put_together(0, states, [given])
         for binding in bindings_of(main):
@@ -100,7 +100,7 @@ class _Writer:
                 self._put_together(tensor, states, [self._computed(tensor, rows) for rows in own.computed])
 
     def _total(self, tensor: int) -> Total:
-        """The sum over all rows that a tensor is computed from."""
+        """Return the sum over all rows from which a tensor is computed."""
         total = self.step_of[tensor].total
         assert total is not None
         return total
@@ -109,7 +109,7 @@ class _Writer:
         return self.builder.emit(value, name_hint=name)
 
     def _emit_whole(self, step: ReadStep) -> None:
-        """An operator that reads all rows of what it reads."""
+        """Emit an operator that reads all rows of the inputs."""
         if step.total is not None:
             self._emit_total(step, step.total)
             return
@@ -118,7 +118,7 @@ class _Writer:
         self.renamed[step.binding.var] = self._emit(value, step.binding.var.name)
 
     def _emit_total(self, step: ReadStep, total: Total) -> None:
-        """An operator on the sum of all rows: from the sum that is kept and the rows at the border, or as it was."""
+        """Emit an operator on the sum of all rows: from the kept sum and the border rows, or unchanged."""
         source, tensor = self._number(step.inputs[0]), self._number(step.binding.var)
         if tensor in self.sums:
             network_step = self.plan.network.producer[tensor]
@@ -133,7 +133,7 @@ class _Writer:
         self.renamed[total.result] = known[total.result]
 
     def _move_sum(self, tensor: int, states: dict[int, Value]) -> None:
-        """The sum of all rows of what `tensor` is computed from: with those that enter, without those that leave."""
+        """Emit the updated row sum behind `tensor`: add entering rows, subtract leaving rows."""
         step = self.step_of[tensor]
         source = self._number(step.inputs[0])
         own, interior = self._own(source), self.plan.reach.interiors[source]
@@ -150,13 +150,13 @@ class _Writer:
         )
 
     def _viewed(self, step: ReadStep, value: Value, rows: Rows) -> Value:
-        """Rows of what an operator sums, through the views in front of it."""
+        """Emit rows of a sum's input, through the views in front."""
         for view in step.views:
             value = self._part(view, [value], rows, [rows])
         return value
 
     def _put_together(self, tensor: int, states: dict[int, Value], computed: Sequence[Value]) -> None:
-        """The rows of a tensor that readers find: those kept and those computed, one value for rows without a gap."""
+        """Collect the rows of a tensor found by readers: kept and computed rows, one value per range without a gap."""
         own = self._own(tensor)
         self.fresh[tensor] = computed
         for total in sorted(t for t in self.plan.totals if self._number(self.step_of[t].inputs[0]) == tensor):
@@ -181,7 +181,7 @@ class _Writer:
         return self._emit(relax.op.concat(values, axis=self.read.axes[variable]), f"{variable.name}_rows")
 
     def _slice(self, tensor: int, value: Value, rows: Rows) -> Value:
-        """Rows of a value, counted from its first."""
+        """Emit rows of a value, counted from the first."""
         variable = self.read.variables[tensor]
         axis = self.read.axes[variable]
         if rows == (0, shape_of(value)[axis]):
@@ -189,7 +189,7 @@ class _Writer:
         return self._emit(relax.op.strided_slice(value, [axis], [rows[0]], [rows[1]]), f"{variable.name}_part")
 
     def _rows(self, tensor: int, rows: Rows | None) -> Value:
-        """The value of some rows of a tensor; None: of all, or of one that has none."""
+        """Return the value of some rows of a tensor; None: all rows, or a tensor without rows."""
         height = self.plan.network.series[tensor].rows
         if height is None:
             return self.renamed[self.read.variables[tensor]]
@@ -204,7 +204,7 @@ class _Writer:
         return self._slice(tensor, value, (rows[0] - run[0], rows[1] - run[0]))
 
     def _computed(self, tensor: int, rows: Rows) -> Value:
-        """Rows of a tensor, computed by its operator from the rows that it reads."""
+        """Emit rows of a tensor, computed by the operator from the rows read."""
         step, network = self.step_of[tensor], self.plan.network
         sliding = step.sliding
         assert sliding is not None
@@ -218,7 +218,7 @@ class _Writer:
         )
 
     def _part(self, step: ReadStep, inputs: Sequence[Value], rows: Rows, read: Sequence[Rows]) -> Value:
-        """Rows of an operator's output, computed from rows of its inputs."""
+        """Emit rows of an operator's output, computed from rows of the inputs."""
         values, sliding = iter(inputs), step.sliding
         assert sliding is not None
 
@@ -234,12 +234,12 @@ class _Writer:
         return self.numbers[variable]
 
     def _results(self) -> dict[Value, Value]:
-        """The values of the variables that the function returns."""
+        """Return the values of the variables returned by the function."""
         whole = {self.read.variables[t]: self._rows(t, None) for t in self.plan.network.outputs}
         return {**self.renamed, **whole}
 
     def _state_after(self, tensor: int, state: Value) -> Value:
-        """The state as the frame leaves it: without the rows of the frame a period ago, with those of this one."""
+        """Emit the state after the frame: without the rows of a period ago, with the new rows."""
         own = self._own(tensor)
         if own.moves:
             return self._found(tensor, own.held)

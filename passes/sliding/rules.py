@@ -1,6 +1,7 @@
-"""Rules that say of Relax operators how they slide over time; `rule_of` finds an operator's.
+"""Rules for how Relax operators slide over time; `rule_of` finds an operator's rule.
 
-A rule raises `NotSliding` for a call that does not. What has no rule does not slide either: that is always right.
+A rule raises `NotSliding` for a call that does not slide. An operator without a rule does not slide either, which is
+always correct.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _REDUCTIONS = ("mean", "sum", "max", "min", "prod", "variance", "std")
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule of an operator by its name without namespace; None where it has none."""
+    """Find the rule of an operator by name without namespace; None if there is none."""
     operator = OPERATORS.get(name)
     return _RULES.get(name) or (elementwise if operator is not None and operator.elementwise else None)
 
 
 def elementwise(site: Site) -> Sliding:
-    """Element-wise operators, whose operands broadcast: constants may not differ from row to row."""
+    """Apply to element-wise operators, whose operands broadcast: constants may not differ from row to row."""
     rank = len(site.shape)
     along = {axis + rank - len(shape_of(v)) for v, axis in zip(site.inputs, site.axes, strict=True)}
     axis = along.pop()
@@ -41,7 +42,7 @@ def elementwise(site: Site) -> Sliding:
 
 
 def quantization(site: Site) -> Sliding:
-    """`quantize`, `dequantize`: one scale, or one for every slice along another axis."""
+    """Apply to `quantize` and `dequantize`: one scale, or one for every slice along another axis."""
     axis = site.axes[0]
     per_axis = any(prod(shape_of(c)) > 1 for c in site.constants)
     if len(site.inputs) > 1 or (per_axis and int(site.call.attrs.axis) % len(site.shape) == axis):
@@ -50,12 +51,12 @@ def quantization(site: Site) -> Sliding:
 
 
 def _widens(site: Site) -> bool:
-    """Whether an operator gives the same values more bytes: then what it reads is kept instead."""
+    """Test whether an operator only widens values: then the input is kept instead."""
     return site.name in ("dequantize", "astype") and ITEM_BYTES[site.dtype] > ITEM_BYTES[str(site.inputs[0].ty.dtype)]
 
 
 def reshape(site: Site) -> Sliding:
-    """Reshapes that leave the rows as they are, or make one row of several."""
+    """Apply to reshapes that keep the rows, or merge several rows into one."""
     before, after, axis, rows = shape_of(site.inputs[0]), site.shape, site.axes[0], site.rows
     outer = prod(before[:axis])
     for place, extent in enumerate(after):
@@ -80,7 +81,7 @@ def permute(site: Site) -> Sliding:
 
 
 def concat(site: Site) -> Sliding:
-    """Concatenations along another axis than time, of tensors with rows alone."""
+    """Apply to concatenations along another axis than time, of tensors with rows alone."""
     axis = int(site.call.attrs.axis) % len(site.shape)
     if site.constants or len(set(site.axes)) > 1 or axis == site.axes[0]:
         raise NotSliding
@@ -112,7 +113,7 @@ def slices(site: Site) -> Sliding:
 
 
 def pad(site: Site) -> Sliding:
-    """Padding of any axes with a constant."""
+    """Apply to padding of any axes with a constant."""
     widths = [int(w) for w in site.call.attrs.pad_width]
     time = site.axes[0]
     before = widths[2 * time]
@@ -133,7 +134,7 @@ def pad(site: Site) -> Sliding:
 
 
 def reduction(site: Site) -> Sliding:
-    """Reductions over other axes than time."""
+    """Apply to reductions over axes besides time."""
     rank, axes = len(shape_of(site.inputs[0])), site.call.attrs.axis
     over = {int(a) % rank for a in axes} if axes is not None else set(range(rank))
     time = site.axes[0]
@@ -144,21 +145,21 @@ def reduction(site: Site) -> Sliding:
 
 
 def softmax(site: Site) -> Sliding:
-    """Normalizations over one other axis than time."""
+    """Apply to normalizations over an axis besides time."""
     if int(site.call.attrs.axis) % len(site.shape) == site.axes[0]:
         raise NotSliding
     return row_for_row(site, site.axes[0])
 
 
 def normalization(site: Site) -> Sliding:
-    """Normalizations over several axes, none of them time."""
+    """Apply to normalizations over several axes, none of them time."""
     if site.axes[0] in {int(a) % len(site.shape) for a in site.call.attrs.axes} or not site.is_input(0):
         raise NotSliding
     return row_for_row(site, site.axes[0])
 
 
 def product(site: Site) -> Sliding:
-    """A dense layer: rows times constant weights."""
+    """Apply to a dense layer: rows times constant weights."""
     rank = len(shape_of(site.inputs[0]))
     if not site.constants or not site.is_input(0) or site.axes[0] == rank - 1:
         raise NotSliding

@@ -1,4 +1,4 @@
-"""`Site`, an operator of a Relax function as rules see it, and `Sliding`, what a rule says of it."""
+"""`Site`, an operator of a Relax function as seen by rules, and `Sliding`, a rule's answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tvm_cascade.sliding.network import Rows
 
 
 class NotSliding(Exception):
-    """Raised by a rule where an operator's rows depend on all rows, or are no rows; then all of its output is computed in
-    every frame."""
+    """Raised by a rule if an operator's rows depend on all rows, or are no rows; then the whole output is computed in
+    every frame.
+    """
 
 
 @dataclass(frozen=True)
 class Site:
-    """A call with the time axes of what it reads."""
+    """A call with the time axes of the inputs."""
 
     call: Call
     inputs: tuple[Value, ...]  # tensors with rows, in the order of the arguments, those of tuples included
@@ -28,16 +29,16 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The operator's name without `relax.` and its namespace."""
+        """Return the operator's name without `relax.` and namespace."""
         return str(self.call.op.name).rpartition(".")[2]
 
     @property
     def rows(self) -> int:
-        """Rows of the inputs."""
+        """Return the number of input rows."""
         return shape_of(self.inputs[0])[self.axes[0]]
 
     def is_input(self, position: int) -> bool:
-        """Whether argument `position` is a tensor with rows."""
+        """Test whether argument `position` is a tensor with rows."""
         return len(self.call.args) > position and any(self.call.args[position].same_as(v) for v in self.inputs)
 
 
@@ -48,7 +49,7 @@ rows of each these are."""
 
 @dataclass(frozen=True)
 class Sliding:
-    """How an operator slides: the time axis of its output, its windows, and how to compute some rows of it."""
+    """The way an operator slides: the output's time axis, the windows, and how to compute some output rows."""
 
     axis: int
     windows: tuple[Window, ...]
@@ -58,12 +59,12 @@ class Sliding:
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The static shape of a tensor."""
+    """Return the static shape of a tensor."""
     return tuple(int(d) for d in value.ty.shape.values)
 
 
 def same_call(site: Site) -> Part:
-    """The same operator on rows: for operators whose attributes do not speak of the time axis."""
+    """Return the same operator on rows: for operators whose attributes do not mention the time axis."""
 
     def part(args: Sequence[Value], _rows: Rows, _read: Sequence[Rows]) -> Value:
         call = site.call
@@ -73,5 +74,5 @@ def same_call(site: Site) -> Part:
 
 
 def row_for_row(site: Site, axis: int, part: Part | None = None, free: bool = False, macs: int = 0) -> Sliding:
-    """An operator that computes every row from the same row of its inputs."""
+    """Describe an operator that computes every row from the same row of the inputs."""
     return Sliding(axis, (IDENTITY,) * len(site.inputs), part or same_call(site), free, macs)

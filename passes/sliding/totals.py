@@ -1,7 +1,8 @@
 """Sums over all rows of stored integers: means, sums and average pools whose int32 sum a frame may keep.
 
-A frame adds the rows that enter to the sum of the last one and subtracts those that leave. Integers are exact in any order,
-so what the operator's arithmetic makes of the sum is the same bit for bit. Sums of floats are not, and stay sums of all rows.
+A frame adds the entering rows to the last frame's sum and subtracts the leaving rows. Integers are exact in any order,
+so the result of the operator's arithmetic is the same bit for bit. Float sums are not exact, and remain sums over all
+rows.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -26,7 +27,7 @@ _STORED = ("int8", "uint8", "int16")
 
 @dataclass(frozen=True)
 class Total:
-    """An operator whose output is a function of the sum of its input over some axes."""
+    """An operator whose output is a function of the input's sum over some axes."""
 
     name: str
     source: Value  # what is summed
@@ -38,16 +39,16 @@ class Total:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the sum: one along the axes that are summed."""
+        """Return the shape of the sum: 1 along the summed axes."""
         return tuple(1 if k in self.axes else d for k, d in enumerate(shape_of(self.source)))
 
     @property
     def bytes(self) -> int:
-        """Bytes of the sum."""
+        """Return the bytes of the sum."""
         return _ITEM * prod(self.shape)
 
     def moved(self, builder: Builder, last: Value, entering: Value, leaving: Value) -> Value:
-        """Emits the sum of a frame from that of the last one, and the rows that enter and leave it."""
+        """Emit a frame's sum from the last frame's, and the rows entering and leaving."""
 
         def compute(total: Tensor, new: Tensor, old: Tensor) -> Tensor:
             change = self._sum((new, old), lambda a, b: a.astype("int32") - b.astype("int32"))
@@ -56,7 +57,7 @@ class Total:
         return self._call(builder, "running_sum", compute, [last, entering, leaving])
 
     def finished(self, builder: Builder, total: Value, border: Sequence[Value]) -> Value:
-        """Emits the output from the sum of the rows that slide and the others, those of the border."""
+        """Emit the output from the sum of the sliding rows and the border rows."""
 
         def compute(whole: Tensor, *rows: Tensor) -> Tensor:
             sums = [self._sum((r,), lambda a: a.astype("int32")) for r in rows]
@@ -69,7 +70,7 @@ class Total:
         return made if shape == self.shape else builder.emit(relax.op.reshape(made, list(shape)))
 
     def _sum(self, tensors: Sequence[Tensor], element: Callable[..., Scalar]) -> Callable[[Sequence[Index]], Scalar]:
-        """The sum of `element` of tensors over the axes, at an index of the total."""
+        """Sum `element` of tensors over the axes, at an index of the total."""
         summed = [k for k in self.axes if int(tensors[0].shape[k]) > 1]
         if not summed:
             return lambda index: element(*(t[tuple(index)] for t in tensors))
@@ -87,7 +88,7 @@ class Total:
 
 
 def find_totals(bindings: Sequence[Binding]) -> dict[Value, Total]:
-    """The operators of a function that sum stored integers, by their results."""
+    """Find the operators of a function that sum stored integers, by result."""
     found = _Finder(Reader({b.var: b.value for b in bindings}))
     made = {b.var: found.total(b.var, b.value) for b in bindings}
     return {var: total for var, total in made.items() if total is not None}
@@ -98,7 +99,7 @@ class _Finder:
     reader: Reader
 
     def total(self, var: Value, value: Value) -> Total | None:
-        """The sum that ends in a variable; None where there is none."""
+        """Find the sum that ends in a variable; None if there is none."""
         try:
             if name_of(value) == "relax.quantize":
                 return self._island(var, value)
@@ -125,14 +126,14 @@ class _Finder:
         return self._made(var, found.core, made.x.value, tuple(reduced_axes(island)), made.stored)
 
     def _average(self, var: Value, pool: Value) -> Total | None:
-        """An average pool of stored values, between casts."""
+        """Read an average pool of stored values, between casts."""
         widened = self.reader.define(pool.args[0]) if name_of(pool) == "relax.nn.avg_pool2d" else None
         if widened is None or name_of(widened) != "relax.astype":
             return None
         return self._pooled(var, pool, widened.args[0], Output.unbounded(shape_of(var), dtype_of(var)))
 
     def _pooled(self, var: Value, pool: Call, source: Value, out: Output) -> Total | None:
-        """An average pool whose window is all of its map."""
+        """Read an average pool whose window is the whole map."""
         shape, attrs = shape_of(source), pool.attrs
         whole = str(attrs.layout) == "NHWC" and integers(attrs.pool_size) == shape[1:3]
         plain = not any(integers(attrs.padding)) and set(integers(attrs.dilation)) == {1}
@@ -152,7 +153,9 @@ class _Finder:
 
 
 def _between(definitions: Mapping[Value, Value], source: Value, result: Value) -> tuple[Value, ...] | None:
-    """The variables behind `source` up to `result`, each computed from the one before; None where that is not so."""
+    """Return the variables from `source` up to `result`, each computed from the previous; None if there is no such
+    chain.
+    """
     found: list[Value] = []
     while isinstance(result, relax.Var) and result in definitions and not result.same_as(source):
         found.append(result)

@@ -1,4 +1,4 @@
-"""Convolutions and pools: rows at the border of the window keep their padding, all others are computed without."""
+"""Convolutions and pools: rows at the window's border keep their padding, all inner rows are computed without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_cascade.sliding.network import Rows
 
 
 def convolution(site: Site) -> Sliding:
-    """A convolution with constant weights over one or two axes, of which time is one."""
+    """Apply to a convolution with constant weights over one or two axes, including time."""
     attrs = site.call.attrs
     layout, weights_layout = str(attrs.data_layout), str(attrs.kernel_layout)
     if len(site.inputs) > 1 or not site.is_input(0) or str(attrs.out_layout) not in ("", layout):
@@ -32,7 +32,9 @@ def convolution(site: Site) -> Sliding:
 
 
 def _across(site: Site, weights: tuple[int, ...], layout: str, weights_layout: str) -> Fraction:
-    """The taps along the other spatial axis of all its output positions, as a factor of its extent; padding not counted."""
+    """Count the taps along the second spatial axis over all output positions, as a factor of the kernel extent; padding
+    not counted.
+    """
     others = [axis for axis, letter in enumerate(layout) if letter in "DHW" and axis != site.axes[0]]
     factor = Fraction(1)
     for axis in others:
@@ -44,7 +46,7 @@ def _across(site: Site, weights: tuple[int, ...], layout: str, weights_layout: s
 
 
 def pool(site: Site) -> Sliding:
-    """A pool over one or two axes, of which time is one."""
+    """Apply to a pool over one or two axes, including time."""
     attrs = site.call.attrs
     layout, ceil, counted = str(attrs.layout), bool(attrs.ceil_mode), bool(attrs.count_include_pad)
     if (ceil and counted) or str(attrs.out_layout) not in ("", layout):
@@ -57,7 +59,7 @@ def pool(site: Site) -> Sliding:
 
 
 def _place(layout: str, axis: int) -> int:
-    """The number of an axis among the spatial ones of a layout, in the order of strides and padding."""
+    """Return the number of an axis among a layout's spatial axes, in the order of strides and padding."""
     spatial = [letter for letter in "DHW" if letter in layout]
     if axis >= len(layout) or layout[axis] not in spatial:
         raise NotSliding

@@ -1,12 +1,12 @@
-"""Bytes that the kernels and the driver of a plan read from and write to each of its blocks, counted statically.
+"""Bytes that the kernels and the driver of a plan read from and write to each block, counted statically.
 
-This is the one definition of traffic: a load or a store of the emitted code, through a pointer to a block of the plan,
-counts the bytes that it moves, as often as it runs. A byte that a kernel loads twice counts twice, for no cache is assumed;
-values that a kernel keeps in local buffers (registers, the stack) count nothing after the load. Constants, traces and other
-tables lie in flash and are no block; reads of them are counted by constant.
+This is the one definition of traffic: a load or a store in the emitted code, through a pointer to a block of the plan,
+counts the bytes moved, as often as it runs. A byte loaded twice by a kernel counts twice, for no cache is assumed;
+values kept in local buffers (registers, the stack) count nothing after the load. Constants, traces and further tables
+lie in flash and are no block; reads from flash are counted by constant.
 
-The code is read as `schedules.tuning.instructions` reads it, loops and branches evaluated for a sample of steps; a plan whose
-blocks lie in memories of their own (`cascading.memories.apart`) makes every pointer name its block.
+The code is read as in `schedules.tuning.instructions`, loops and branches evaluated for a sample of steps; a plan with
+blocks in separate memories (`cascading.memories.apart`) makes every pointer name the block.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class TrafficCounter:
         self._kept: list[BuiltKernel | None] = []  # what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
-        """Bytes of one inference: `[operator, 0 read or 1 written, buffer of memories.blocks]`; `kernels` as in `PlanCounter`."""
+        """Count an inference's bytes: `[operator, 0 read or 1 written, buffer of memories.blocks]`; `kernels` as in
+        `PlanCounter`.
+        """
         return self.count_written(WrittenPlan(apart(plan), kernels))
 
     def count_written(self, written: WrittenPlan) -> np.ndarray:
-        """The same of a written plan whose blocks lie apart (`memories.apart`)."""
+        """Count the bytes of a written plan with separate blocks (`memories.apart`)."""
         alone = written.plan
         columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
         self._kept += written.kernels
@@ -65,9 +67,10 @@ class TrafficCounter:
     def count_flash(
         self, plan: Plan, kernels: Sequence[BuiltKernel | None]
     ) -> tuple[np.ndarray, tuple[FlashItem, ...]]:
-        """Bytes of one inference that each operator reads from flash, `[operator, constant]`, and the constants.
+        """Count the bytes each operator reads from flash in an inference, `[operator, constant]`; return the constants
+        too.
 
-        The last column, which has no constant, are the driver's own tables.
+        The last column, without a constant, is the driver's own tables.
         """
         self._kept += kernels
         written = WrittenPlan(plan, kernels)

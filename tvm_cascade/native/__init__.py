@@ -1,12 +1,12 @@
-"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step,
-`placement.c` is `place_in_order` of `tvm_cascade.memory.fit` and `improve_in_python` of
-`tvm_cascade.memory.local_search`, `order_anneal.c` is `anneal_in_python` of
-`tvm_cascade.ordering.anneal`, `order_sets.c` is `run_in_python` of `tvm_cascade.ordering.dp`, `simulate.c` is
-`most_held_in_python` and `demanded_in_python` of `tvm_cascade.cascading.simulate`.
+"""The innermost searches in C, step for step as in Python: `arena_search.c` is `tvm_cascade.memory.arena_search`,
+`placement.c` is `place_in_order` in `tvm_cascade.memory.fit` and `improve_in_python` in
+`tvm_cascade.memory.local_search`, `order_anneal.c` is `anneal_in_python` in `tvm_cascade.ordering.anneal`,
+`order_sets.c` is `run_in_python` in `tvm_cascade.ordering.dp`, `simulate.c` is `most_held_in_python` and
+`demanded_in_python` in `tvm_cascade.cascading.simulate`.
 
-The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
-compiled when the package is built; where it is missing (no compiler at hand) or the environment variable
-`TVM_CASCADE_NATIVE` is 0, the Python that it follows searches instead, with the same answers.
+The C knows neither Python nor numpy and is called through ctypes, so one library serves every Python version. It is
+compiled when the package is built; if the library is missing (no compiler at hand) or the environment variable
+`TVM_CASCADE_NATIVE` is 0, the Python twins search instead, with the same answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPORTED = (
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The compiled searches, or None."""
+    """Load the compiled searches, or return None."""
     if os.environ.get("TVM_CASCADE_NATIVE") == "0":
         return None
     for path in sorted(Path(__file__).parent.glob("_native.*"), reverse=True):

@@ -1,4 +1,4 @@
-"""Random numbers that the compiled searches and the Python that they follow draw alike."""
+"""Random numbers drawn alike by the compiled searches and the Python twins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Xorshift:
         self.state = 2 * seed + 1
 
     def draw(self, count: int) -> int:
-        """A random number from 0 to `count - 1`."""
+        """Draw a random number from 0 to `count - 1`."""
         x = self.state
         x ^= x >> 12
         x ^= x << 25 & _MASK

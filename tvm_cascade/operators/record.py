@@ -1,4 +1,4 @@
-"""`Operator`, the entry of the operator table for one kind of operator, and `TensorType`."""
+"""`Operator`, the operator table's entry for a kind of operator, and `TensorType`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def _no_macs(read: Types, made: Types, attrs: Attributes) -> int:
 
 
 def one_step_a_value(read: Types, made: Types, attrs: Attributes) -> int:
-    """One arithmetic step for every value of the largest of the outputs and operand 0."""
+    """Count an arithmetic step for every value of the largest among the outputs and operand 0."""
     return max(prod(t.shape) for t in (*made, *read[:1]))
 
 
 def steps_of_products(macs: Callable[[Types, Types, Attributes], int]) -> Callable[[Types, Types, Attributes], int]:
-    """Two steps for each multiply-accumulate; for each output value one more per operand after the second, one for `act`."""
+    """Count two steps per multiply-accumulate; per output value one more for each operand after the second, one for
+    `act`.
+    """
 
     def steps(read: Types, made: Types, attrs: Attributes) -> int:
         return 2 * macs(read, made, attrs) + (len(read) - 2 + bool(attrs["act"])) * prod(made[0].shape)
@@ -62,13 +64,14 @@ def steps_of_products(macs: Callable[[Types, Types, Attributes], int]) -> Callab
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One kind of operator.
+    """A kind of operator.
 
-    `infer(read, attrs)` gives the types of the outputs from those of the operands and raises `GraphError` where they do
-    not fit; a kind without it stands in graphs for scheduling only. `evaluate(attrs, *operands)` gives the output, or a
+    `infer(read, attrs)` returns the outputs' types from the operands' types and raises `GraphError` if they do not fit;
+    a kind without `infer` stands in graphs for scheduling only. `evaluate(attrs, *operands)` returns the output, or a
     tuple of outputs, in numpy: integers accumulate in int32 or wider and are exact. `macs(read, made, attrs)` counts
     multiply-accumulates, padding included; `steps(read, made, attrs)` counts arithmetic steps, two for every
-    multiply-accumulate. `windows(read, made, attrs)` gives the window along the rows and along the columns of operand 0.
+    multiply-accumulate. `windows(read, made, attrs)` returns the window along the rows and along the columns of operand
+    0.
     """
 
     kind: str

@@ -8,24 +8,24 @@ from tvm_cascade.errors import GraphError
 
 
 def channel_axis(layout: str) -> int:
-    """The axis of the channels of an image of this layout, NCHW or NHWC."""
+    """Return the channel axis of an image in this layout, NCHW or NHWC."""
     return 1 if layout == "NCHW" else 3
 
 
 def image(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """(batch, channels, height, width) of an activation."""
+    """Return (batch, channels, height, width) of an activation."""
     a, b, c, d = shape
     return (a, b, c, d) if layout == "NCHW" else (a, d, b, c)
 
 
 def from_image(sizes: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
-    """The shape in `layout` of an activation of (batch, channels, height, width)."""
+    """Return the shape in `layout` of an activation with (batch, channels, height, width)."""
     n, c, h, w = sizes
     return (n, c, h, w) if layout == "NCHW" else (n, h, w, c)
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """numpy's broadcasting of shapes. Raises `GraphError` where they do not broadcast."""
+    """Compute numpy's broadcast of shapes. Raises `GraphError` if they do not broadcast."""
     rank = max(len(s) for s in shapes)
     out = []
     for i in range(-rank, 0):
@@ -37,6 +37,8 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def window_count(size: int, kernel: int, stride: int, low: int, high: int, dilation: int, ceil: bool = False) -> int:
-    """Output extent: windows of `kernel` taps that fit on an axis of `size` values, padded by `low` and `high` values."""
+    """Compute the output extent: the windows of `kernel` taps that fit on an axis of `size` values, padded by `low` and
+    `high`.
+    """
     room = size + low + high - (kernel - 1) * dilation - 1
     return (-(-room // stride) if ceil else room // stride) + 1

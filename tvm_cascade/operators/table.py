@@ -1,4 +1,4 @@
-"""`OPERATORS`: the entry of every kind of operator, by each of its names, and the sets of kinds that share a trait."""
+"""`OPERATORS`: the entry for every kind of operator, by each name, and the sets of kinds that share a trait."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({name: o for o in _ALL for 
 
 
 def kinds_where(condition: Callable[[Operator], object]) -> frozenset[str]:
-    """All names of the kinds that meet a condition."""
+    """Return all names of the kinds that meet a condition."""
     return frozenset(name for name, operator in OPERATORS.items() if condition(operator))
 
 
 def _rewritten(family: Family) -> frozenset[str]:
-    """Unquantized kinds of a family that occur in substitution graphs, by their main name."""
+    """Return a family's unquantized kinds that occur in substitution graphs, by main name."""
     return frozenset(o.kind for o in _ALL if o.family is family and o.infer is not None and not o.unquantized)
 
 
@@ -62,7 +62,7 @@ SPLIT_REDUCTIONS = kinds_where(lambda o: o.splits_reduction)
 
 
 def infer(kind: str, read: Types, attrs: Attributes) -> Types:
-    """Types of an operator's outputs. Raises `GraphError` for an unknown kind or operands that do not fit."""
+    """Infer the types of an operator's outputs. Raises `GraphError` for an unknown kind or operands that do not fit."""
     operator = OPERATORS.get(kind)
     if operator is None or operator.infer is None:
         raise GraphError(f"unknown operator {kind} in a substitution graph", "make it opaque", [kind])
@@ -70,7 +70,7 @@ def infer(kind: str, read: Types, attrs: Attributes) -> Types:
 
 
 def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ...]:
-    """An operator's outputs from its operands. Raises `NotImplementedError` for a kind without numpy semantics."""
+    """Evaluate an operator on operands. Raises `NotImplementedError` for a kind without numpy semantics."""
     operator = OPERATORS.get(kind)
     if operator is None or operator.evaluate is None:
         raise NotImplementedError(f"{kind} has no numpy meaning")
@@ -79,11 +79,11 @@ def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ..
 
 
 def family(kind: str) -> Family:
-    """The family of a kind; that of opaque operators for a kind that the table lacks."""
+    """Return the family of a kind; the opaque family for a kind missing in the table."""
     return OPERATORS[kind].family if kind in OPERATORS else Family.OPAQUE
 
 
 def efficiency(kind: str) -> float:
-    """The share of a device's arithmetic peak that kernels of this kind reach."""
+    """Return the share of a device's arithmetic peak reached by kernels of this kind."""
     operator = OPERATORS.get(kind)
     return OTHER_EFFICIENCY if operator is None else operator.efficiency

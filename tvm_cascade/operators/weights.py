@@ -1,4 +1,4 @@
-"""Operators on constant weights, which substitutions insert and constant folding removes, and the `opaque` operator.
+"""Operators on constant weights, inserted by substitutions and removed by constant folding, and the `opaque` operator.
 
 Attributes: `types` of the outputs, `value` of a `full`, `at` (row, column) of the tap of an `eye_kernel`, `merge` and
 `groups` of a `block_diagonal`, `depth` and `groups` of `compose_kernels`.
@@ -27,7 +27,7 @@ def _full(attrs: Attributes) -> Array:
 
 
 def _copying_kernel(attrs: Attributes) -> Array:
-    """A kernel that copies channel i to output i: ones at (i, i) and the given tap."""
+    """Build a kernel that copies channel i to output i: ones at (i, i) and the given tap."""
     (shape, dtype), (row, col) = attrs["types"][0], attrs["at"]
     w = np.zeros(shape, dtype)
     for o in range(shape[0]):
@@ -41,7 +41,7 @@ def _block_diagonal_type(read: Types, attrs: Attributes) -> Types:
 
 
 def _block_diagonal(attrs: Attributes, w: Array) -> Array:
-    """Weights of a convolution of `groups` groups as those of one of `groups / merge` groups, filled up with zeros."""
+    """Expand the weights of a convolution with `groups` groups to `groups / merge` groups, filled up with zeros."""
     merge, groups = attrs["merge"], attrs["groups"]
     out, depth, kh, kw = w.shape
     wide = np.zeros((out, depth * merge, kh, kw), w.dtype)
@@ -57,7 +57,9 @@ def _composed_type(read: Types, attrs: Attributes) -> Types:
 
 
 def _composed(attrs: Attributes, inner: Array, outer: Array) -> Array:
-    """Weights of the dense convolution that equals a convolution `inner` of `groups` groups and then a 1x1 one, `outer`."""
+    """Compute the weights of the dense convolution equal to a convolution `inner` with `groups` groups, then a 1x1
+    `outer`.
+    """
     groups, depth = attrs["groups"], attrs["depth"]
     out, per_group, kh, kw = inner.shape
     dense = np.zeros((out, depth, kh, kw), inner.dtype)

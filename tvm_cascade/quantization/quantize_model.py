@@ -25,7 +25,7 @@ def quantize_model(
     shapes: Mapping[str, tuple[int, ...]],
     progress: Callable[[str], None],
 ) -> QuantizeResult:
-    """See `tvm_cascade.quantize`."""
+    """Quantize a model; see `tvm_cascade.quantize`."""
     started = time.perf_counter()
     _require(model, asked.output, data)
     progress(f"{model.stem}: reading the graph")

@@ -1,7 +1,7 @@
 """Quantization of `.onnx` files by ONNX Runtime's static quantizer: QDQ form, int8, weights symmetric and by channel.
 
-The quantizer takes what its own preprocessing makes: shapes inferred, constants and batch normalizations folded. Sizes that
-the file leaves open are fixed before, as `plan` takes them, since tensors of unknown shape stay float.
+The quantizer gets the output of ONNX Runtime's preprocessing: shapes inferred, constants and batch normalizations
+folded. Sizes left open by the file are fixed before, as in `plan`, since tensors of unknown shape stay float.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LEAST_OPSET = 13  # the first one with scales by channel
 def quantize_onnx(
     model: Path, output: Path, samples: SampleSet, specs: Sequence[TensorSpec], asked: QuantizeRequest
 ) -> dict[str, Any]:
-    """Write the quantized `model` to `output`; returns the fields of `QuantizeResult` about its layers.
+    """Write the quantized `model` to `output`; return the fields of `QuantizeResult` about layers.
 
-    Raises `UsageError` for a model that is quantized already, `LoadError` where ONNX Runtime refuses it.
+    Raises `UsageError` for an already quantized model, `LoadError` if ONNX Runtime refuses the model.
     """
     source = read_onnx(model)
     if any(node.op_type in _DIRECT or node.op_type.startswith("QLinear") for node in source.graph.node):
@@ -59,7 +59,7 @@ def quantize_onnx(
 
 
 def _fixed(model: Any, specs: Sequence[TensorSpec]) -> Any:
-    """A copy of `model` with the shapes of its inputs fixed, in an opset that has scales by channel, every node named."""
+    """Copy `model` with input shapes fixed, in an opset with scales by channel, every node named."""
     import onnx
 
     fixed = onnx.ModelProto()
@@ -120,7 +120,7 @@ def _quantize(ready: Path, output: Path, samples: SampleSet, asked: QuantizeRequ
 
 
 def _reader(samples: SampleSet, model: Any) -> Any:
-    """The samples as the quantizer asks for them; progress is reported."""
+    """Return the samples in the quantizer's format; progress is reported."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):
@@ -151,7 +151,7 @@ def _kept_float(model: Any, asked: QuantizeRequest) -> list[str]:
 
 
 def _described(model: Any) -> dict[str, Any]:
-    """The fields of `QuantizeResult` about the layers of a QDQ model."""
+    """Return the fields of `QuantizeResult` about the layers of a QDQ model."""
     weights = {w.name: w for w in model.graph.initializer}
     made = {o: n for n in model.graph.node for o in n.output}
     read: dict[str, list[Any]] = {}
@@ -179,7 +179,7 @@ def _described(model: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """A block in which the quantizer prints nothing: what ends it is said once, by the error."""
+    """Hide the quantizer's printed output in the block: an error tells once why it ended."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

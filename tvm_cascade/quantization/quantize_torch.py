@@ -1,8 +1,8 @@
 """Quantization of `.pt2` files by torchao's PT2E: prepared, calibrated, converted, exported again.
 
-The quantizer is the one for XNNPACK that torchao ships: int8 activations with a zero point, int8 weights by channel without.
-Ranges of activations are those of all values (`--calibration minmax`), or those of least squared error by a histogram of the
-values (`histogram`); torchao has none by entropy or percentile.
+The quantizer is torchao's for XNNPACK: int8 activations with a zero point, int8 weights by channel without. Activation
+ranges cover all values (`--calibration minmax`), or minimize the squared error by a histogram (`histogram`); torchao
+has none by entropy or percentile.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PACKAGE = "torchao.quantization.pt2e"
 def quantize_torch(
     model: Path, output: Path, samples: SampleSet, specs: Sequence[TensorSpec], asked: QuantizeRequest
 ) -> dict[str, Any]:
-    """Write the quantized `model` to `output`; returns the fields of `QuantizeResult` about its layers.
+    """Write the quantized `model` to `output`; return the fields of `QuantizeResult` about layers.
 
-    Raises `UsageError` for options that torchao does not serve, `LoadError` where it refuses the model.
+    Raises `UsageError` for options not supported by torchao, `LoadError` if torchao refuses the model.
     """
     if asked.calibration not in _OBSERVERS or asked.float_first or asked.float_last:
         raise UsageError("--calibration entropy or percentile, --float-first and --float-last are of .onnx files only")
@@ -70,7 +70,7 @@ def _quantizer(observer: str) -> Any:
 
 
 def _described(exported: Any) -> dict[str, Any]:
-    """The fields of `QuantizeResult` about the layers of a program."""
+    """Return the fields of `QuantizeResult` about the layers of a program."""
     layers = quantized = by_channel = 0
     floats: Counter[str] = Counter()
     for node in exported.graph.nodes:

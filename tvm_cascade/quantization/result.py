@@ -11,7 +11,7 @@ from tvm_cascade.schema.filled import filled
 
 @dataclass(frozen=True, slots=True)
 class QuantizeResult:
-    """A quantized file that was written, and what is quantized in it."""
+    """A quantized file, and a summary of the quantization."""
 
     model: str  # path of the float model
     output: str  # path of the quantized one
@@ -26,11 +26,11 @@ class QuantizeResult:
     seconds: float  # wall time
 
     def to_dict(self) -> Quantization:
-        """The JSON object of `tvm-cascade quantize --json`."""
+        """Return the JSON object of `tvm-cascade quantize --json`."""
         return filled(Quantization, self)
 
     def to_text(self) -> str:
-        """The result for reading, and the commands that come next."""
+        """Format the result for reading, with the next commands."""
         floats = ", ".join(f"{count} {kind}" for kind, count in self.left_float.items())
         layers = f"{self.quantized_layers} of {self.layers} layers with weights, {self.per_channel_layers} by channel"
         return "\n".join(
