@@ -92,7 +92,7 @@ def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> di
 
 
 def _weights(arranger: Arranger, weights: Array, phase: Phase, by_input: bool) -> Array:
-    """Arrange a phase's weights as [directions, blocks of units, depth, units of a block * gates]: neighbours share an
+    """Return a phase's weights as [directions, blocks of units, depth, units of a block * gates]: neighbours share an
     input.
     """
     used = [gate for _, gate in products(phase, by_input)]

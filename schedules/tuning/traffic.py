@@ -80,8 +80,10 @@ class TrafficCounter:
         return moved[:, READ], items
 
     def _moved(self, written: WrittenPlan, columns: Mapping[str, int], items: Sequence[FlashItem] = ()) -> np.ndarray:
-        """Bytes `[operator, read or written, column]` through the driver's pointers that have a column; `items` are
-        constants in flash, each of which has a column of its own, by position."""
+        """Count the bytes `[operator, read or written, column]` through driver pointers with a column.
+
+        `items` are constants in flash, each with a separate column, by position.
+        """
         driver = written.driver
         functions = {name: self._library.read(func) for name, func in written.functions.items()}
         total = np.zeros((len(written.plan.graph.ops), 2, len(items) + len(columns)))
@@ -112,7 +114,7 @@ class _Function(Function):
 
 
 class _TrafficReader(Reader):
-    """Reads statements into parts that are bytes by pointer; `views` has the pointer of every buffer that leads to one."""
+    """Reader of statements into parts that are bytes by pointer; `views` has every buffer's pointer, if there is one."""
 
     loop = entered = branch = 0.0
 
@@ -122,7 +124,7 @@ class _TrafficReader(Reader):
         self._single: dict[tuple[int, int, str], np.ndarray] = {}  # by direction, pointer and type: of one access
 
     def _moved(self, buffer: Any, how: int, dtype: str) -> Moved:
-        """Bytes of one access; the array is not to be changed."""
+        """Return the bytes of an access; the array must not be changed."""
         view = self.views.get(hash(buffer))
         if view is None:
             return 0.0
@@ -147,7 +149,7 @@ class _TrafficReader(Reader):
         return self._assigned(cost, (buffer, index), stmt.value, buffer)
 
     def value(self, value: Any) -> Any:
-        """Bytes that an expression loads."""
+        """Count the bytes loaded by an expression."""
         kind = type(value)
         if kind in _LEAVES:
             return 0.0
@@ -163,7 +165,7 @@ class _TrafficReader(Reader):
         return sum((self.value(v) for v in inner if _is_expression(type(v))), 0.0)
 
     def _called(self, call: Any) -> Any:
-        """Bytes of an intrinsic: those of its arguments, and those that it moves itself through pointers."""
+        """Count the bytes of an intrinsic: of its arguments, and moved by itself through pointers."""
         name, args = str(getattr(call.op, "name", "")), [a for a in elements(call.args) if _is_expression(type(a))]
         if name.endswith("address_of"):
             return 0.0
@@ -179,12 +181,12 @@ class _TrafficReader(Reader):
         return total + sum((self._moved(p, READ, str(dtype_of(call))) for p in pointers), 0.0)
 
     def _either(self, *values: Any) -> Any:
-        """Bytes of one of several values, of which one is computed: those of the largest, for padding loads nothing."""
+        """Return the bytes of the largest among several values, of which one is computed: padding loads nothing."""
         return max((self.value(v) for v in values), key=lambda moved: float(np.sum(moved)))
 
 
 class _DriverReader(_TrafficReader):
-    """The same for statements of the driver, whose calls name blocks by the pointers that they pass."""
+    """Reader of driver statements, whose calls name blocks by the pointers passed."""
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class _DriverReader(_TrafficReader):
         self._begins = [item.offset for item in items]
 
     def _column(self, pointer: Any) -> int | None:
-        """The column of what a pointer leads to: of the constant in flash that holds the byte, where that is known."""
+        """Return the column of a pointer's target: in flash, the constant that holds the byte, if known."""
         load = pointer.args[0]
         column, dtype = self.views.get(hash(load.source), (None, ""))
         at = tir.int_value(load.indices[0]) if self.items and len(load.indices) == 1 else None

@@ -1,4 +1,4 @@
-"""`emit_folder`: a network and its schedule as a folder that may be moved, and that runs with TVM alone (rfc/0014).
+"""`emit_folder`: a network and its schedule as a movable folder that runs with TVM alone (rfc/0014).
 
 network.so       the staged program, its weights and, for GPUs, its machine code
 example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
@@ -67,7 +67,9 @@ class Emission:
         return self.code is not None
 
     def lowering(self) -> LowerOptions:
-        """The options of lowering; of several architectures, kernels are scheduled for the first, which all can run."""
+        """Return the options of lowering; for several architectures, kernels are scheduled for the first, which all can
+        run.
+        """
         target = f"cuda -arch={self.code.architectures[0]}" if self.code is not None else self.target
         return LowerOptions(
             target=target,
@@ -80,21 +82,21 @@ class Emission:
 
     @property
     def architectures(self) -> list[str]:
-        """Of GPUs, or the model of the processor."""
+        """Return the GPU architectures, or the processor model."""
         if self.code is not None:
             return list(self.code.architectures)
         attributes: Any = self.tvm_target().attrs
         return [str(attributes.get("mcpu", "generic"))]
 
     def tvm_target(self) -> tvm.target.Target:
-        """TVM's target of the library."""
+        """Return TVM's target of the library."""
         return cuda_target(self.lowering().target) if self.cuda else processor(self.target)
 
 
 def emission_of(request: SearchRequest, threads: int) -> Emission:
-    """What the options of a command ask for, checked before minutes of work.
+    """Read a command's emission options, checked before minutes of work.
 
-    Raises `UsageError` for options that do not fit each other, `MissingToolError` without a compiler or linker.
+    Raises `UsageError` for options that do not fit together, `MissingToolError` without a compiler or linker.
     """
     records = getattr(request, "metaschedule", None)
     if not request.target.startswith("cuda"):
@@ -117,7 +119,7 @@ def emission_of(request: SearchRequest, threads: int) -> Emission:
 
 
 def _architecture(request: SearchRequest) -> str:
-    """The architecture of a target, else of the device that is described, else of the GPU of this machine."""
+    """Return the architecture of a target, else of the described device, else of this machine's GPU."""
     known = find_device(request.device, "cuda").arch if request.device else ""
     if "-arch=" in request.target or not known:
         here = with_architecture(request.target, request.gpu) if tvm.cuda(request.gpu).exist else request.target
@@ -184,7 +186,7 @@ def emit_folder(
 
 
 def _with_flat_result(net: StageGraph) -> StageGraph:
-    """A network that returns the tensors of nested tuples in one tuple: outputs of a folder have names, and no nesting."""
+    """Flatten nested result tuples into one tuple: a folder's outputs have names, and no nesting."""
     result = net.program.result
     return net if isinstance(result, int) else replace(net, program=replace(net.program, result=(*numbers_in(result),)))
 
@@ -211,7 +213,7 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
 
 
 def _kernels(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:
-    """The precision of a network's program, how many of its kernels multiply on tensor cores, and how many are cuDNN's."""
+    """Return a network program's precision, and how many kernels use tensor cores and cuDNN."""
     kernels = [f for f in lowered.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
     counts = {
         "tensor_core_kernels": sum(map(on_tensor_cores, kernels)),

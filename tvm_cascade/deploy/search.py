@@ -22,7 +22,9 @@ from tvm_cascade.staging.program.precision import FP32
 
 
 def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> EmittedFolder | None:
-    """The folder that a request asks for; None if it asks for none. Raises `UsageError` for its options without it."""
+    """Return the folder asked for by a request; None if there is none. Raises `UsageError` for folder options without a
+    folder.
+    """
     given = [n for n in ("arch", "fast_math", "threads", "streams") if getattr(request, n)]
     measures_here = request.measures and request.tracker is None and request.target.startswith("cuda")
     if request.gpu and not measures_here:
@@ -58,7 +60,7 @@ class EmittedFolder:
         self.emission: Emission = emission_of(request, threads() if here or measured else self._device.units)
 
     def scheduled(self, mod: tvm.IRModule) -> Found:
-        """The best schedule of a module by the device's description, with the defaults of `stages`."""
+        """Search a module's best schedule by the device's description, with the defaults of `stages`."""
         net, defaults = stage_network(mod, self._request.target, self._request.precision), StagesRequest()
         model = AnalyticCost(self._device, self._request.precision)
         options = Options(variant=defaults.variant, unit=defaults.unit, r=defaults.r, s=defaults.s)

@@ -21,7 +21,7 @@ ACCUMULATED = {"int8": "int32", "uint8": "int32"}  # operand type -> accumulator
 
 
 def infer(read: Types, attrs: Attributes) -> Types:
-    """Type of the convolution's output. Raises `GraphError` where channels and weights do not fit."""
+    """Infer the type of the convolution's output. Raises `GraphError` if channels and weights do not fit."""
     layout, groups = attrs["layout"], attrs["groups"]
     n, c, h, w = image(read[0].shape, layout)
     out, depth, kh, kw = read[1].shape
@@ -33,17 +33,17 @@ def infer(read: Types, attrs: Attributes) -> Types:
 
 
 def macs(read: Types, made: Types, attrs: Attributes) -> int:
-    """Multiply-accumulates, those on padding included."""
+    """Count the multiply-accumulates, padding included."""
     return prod(made[0].shape) * prod(read[1].shape[1:])
 
 
 def windows(read: Types, made: Types, attrs: Attributes) -> tuple[Window, Window]:
-    """Windows along the rows and the columns."""
+    """Return the windows along the rows and the columns."""
     return sliding_windows(read[1].shape[2:], attrs)
 
 
 def sliding_windows(kernel: tuple[int, ...], attrs: Attributes) -> tuple[Window, Window]:
-    """Windows of `kernel` (rows, columns) taps with the attributes' strides, dilation and padding."""
+    """Return windows of `kernel` (rows, columns) taps with the attributes' strides, dilation and padding."""
     dilation = attrs.get("dilation", (1, 1))
     rows, columns = (
         Window(k, s, d, p) for k, s, d, p in zip(kernel, attrs["strides"], dilation, attrs["padding"][:2], strict=True)
@@ -52,7 +52,7 @@ def sliding_windows(kernel: tuple[int, ...], attrs: Attributes) -> tuple[Window,
 
 
 def evaluate(attrs: Attributes, x: Array, w: Array, b: Array | None = None) -> Array:
-    """The convolution in numpy, with its bias and activation."""
+    """Compute the convolution in numpy, with its bias and activation."""
     wide = np.int32 if x.dtype.kind in "iu" else x.dtype
     nchw = x if attrs["layout"] == "NCHW" else np.transpose(x, (0, 3, 1, 2))
     top, left, bottom, right = attrs["padding"]

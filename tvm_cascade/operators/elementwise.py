@@ -17,12 +17,12 @@ from tvm_cascade.operators.shapes import broadcast
 
 
 def same_type(read: Types, attrs: Attributes) -> Types:
-    """The output has the type of operand 0."""
+    """Return the type of operand 0 as the output's."""
     return (read[0],)
 
 
 def broadcast_type(read: Types, attrs: Attributes) -> Types:
-    """The output has the broadcast shape of the operands and the dtype of operand 0."""
+    """Return the operands' broadcast shape with the dtype of operand 0."""
     return (TensorType(broadcast([t.shape for t in read]), read[0].dtype),)
 
 
@@ -51,12 +51,12 @@ def _unary(
 
 
 def _scheduled_only(kind: str, *also: str) -> Operator:
-    """An operator of graphs for scheduling only: substitution graphs do not have it, so it has no types and no semantics."""
+    """Make an operator for scheduling graphs only: substitution graphs lack it, so it has no types and no semantics."""
     return Operator(kind, Family.UNARY, also=also, elementwise=True)
 
 
 def program_terms(program: Any) -> set[Any]:
-    """The distinct terms of a program (kind, attributes, operands): one that occurs twice is computed once."""
+    """Return the distinct terms of a program (kind, attributes, operands): repeated terms are computed once."""
     seen: set[Any] = set()
 
     def visit(term: Any) -> None:
@@ -71,7 +71,7 @@ def program_terms(program: Any) -> set[Any]:
 
 
 def program_steps(program: Any) -> int:
-    """The number of distinct terms of a program."""
+    """Count the distinct terms of a program."""
     return len(program_terms(program))
 
 

@@ -24,25 +24,25 @@ def range_of(dtype: str) -> tuple[int, int]:
 
 
 def round_half_away(x: float | np.floating) -> int:
-    """`std::round`: to the nearest integer, ties away from zero."""
+    """Compute `std::round`: to the nearest integer, ties away from zero."""
     whole = np.trunc(x)
     return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
 
 
 def rounded(x: np.ndarray | np.floating) -> Any:
-    """`std::round` of floats, in their own type."""
+    """Compute `std::round` of floats, in their own type."""
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), x.dtype.type(0))
 
 
 def quantize_multiplier(d: float) -> tuple[int, int]:
-    """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= |m| < 2^31; (0, 0) if d is below 2^-32."""
+    """Compute `QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= |m| < 2^31; (0, 0) if d is below 2^-32."""
     m, s = quantize_multipliers([d])
     return int(m[0]), int(s[0])
 
 
 def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
-    """`QM` of every d, as two int32 arrays. Raises `ValueError` where one is not finite."""
+    """Compute `QM` of every d, as two int32 arrays. Raises `ValueError` if any is not finite."""
     real = np.fromiter((float(d) for d in ds), np.float64)
     if not np.isfinite(real).all():
         raise ValueError(f"a multiplier of {real[~np.isfinite(real)][0]} is not finite")
@@ -55,25 +55,25 @@ def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def srdhm(a: np.ndarray | int, m: int | np.ndarray) -> Any:
-    """`SRDHM` on int64 arrays."""
+    """Compute `SRDHM` on int64 arrays."""
     return (np.asarray(a, "int64") * m + (1 << 30)) >> 31
 
 
 def rounding_divide(h: np.ndarray, e: int | np.ndarray) -> np.ndarray:
-    """`RDivPOT` on int64 arrays."""
+    """Compute `RDivPOT` on int64 arrays."""
     h, e = np.asarray(h, "int64"), np.asarray(e, "int64")
     return np.where(e == 0, h, (h + (h >> 63) + ((np.int64(1) << e) >> 1)) >> e)
 
 
 def rescale(x: np.ndarray, m: int | np.ndarray, s: int | np.ndarray) -> np.ndarray:
-    """`MBQM` of 32-bit numbers in int64 arrays. A shift to the left wraps in 32 bits, as the reference's does."""
+    """Compute `MBQM` of 32-bit numbers in int64 arrays. A left shift wraps in 32 bits, as in the reference."""
     m, s = np.asarray(m, "int64"), np.asarray(s, "int64")
     up = np.asarray(x, "int64") << np.maximum(s, 0)
     return rounding_divide(srdhm(up.astype("int32"), m), np.maximum(-s, 0))
 
 
 def rescale_even(x: np.ndarray, m: int | np.ndarray, s: int | np.ndarray) -> np.ndarray:
-    """`x m 2^(s - 31)` rounded once, half to even, and saturated, of 32-bit numbers in int64 arrays."""
+    """Compute `x m 2^(s - 31)` rounded once, half to even, and saturated, for 32-bit numbers in int64 arrays."""
     shift = 31 - np.asarray(s, "int64")
     product = np.asarray(x, "int64") * np.asarray(m, "int64")
     half, odd = (np.int64(1) << shift) >> 1, (product >> shift) & 1

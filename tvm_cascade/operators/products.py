@@ -23,7 +23,7 @@ def _infer(read: Types, attrs: Attributes) -> Types:
 
 
 def macs(read: Types, made: Types, attrs: Attributes) -> int:
-    """Multiply-accumulates."""
+    """Count the multiply-accumulates."""
     return prod(made[0].shape) * read[0].shape[-1]
 
 

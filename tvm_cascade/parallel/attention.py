@@ -1,9 +1,9 @@
 """Attention as one scheduling unit: `softmax(f(q @ k)) @ v`, f being element-wise operators such as a scale and a mask.
 
-As three kernels it writes and reads the scores, which have as many values as there are pairs of positions, several times;
-as one kernel it keeps some rows of them (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns as well; here whole
-rows are kept, so there is a limit on their length). What exporters put around the products rides along: transpositions of
-q, k, v and of the result, a scale of q, and views of the scores.
+As three kernels, attention writes and reads the scores several times, and they have as many values as there are pairs
+of positions; as one kernel, it keeps some rows of scores (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns
+as well; here whole rows are kept, so their length is limited). Operators put around the products by exporters ride
+along: transpositions of q, k, v and the result, a scale of q, and views of the scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRANSPOSITION = "permute_dims"
 
 
 def attention_chains(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """The operators of each attention, by index, ascending: no other operator reads what they compute but the last one."""
+    """Find the operators of each attention, by index, ascending: only the last operator's result is read from outside."""
     taken: set[int] = set()
     chains = []
     for op in graph.ops:
@@ -32,7 +32,7 @@ def attention_chains(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
 
 def _chain(graph: Graph, softmax: Op) -> set[int] | None:
-    """The attention around a softmax; None where there is none."""
+    """Find the attention around a softmax; None if there is none."""
     scores = graph.tensors[softmax.inputs[0]]
     if softmax.attrs.get("axis") != len(scores.shape) - 1 or scores.shape[-1] > MOST_COLUMNS:
         return None
@@ -51,13 +51,13 @@ def _chain(graph: Graph, softmax: Op) -> set[int] | None:
 
 
 def _one_for_each(graph: Graph, product: Op) -> bool:
-    """Whether a product has a right operand for each left one: neither is repeated along the leading axes."""
+    """Test that a product has a right operand for each left operand: neither is repeated along the leading axes."""
     a, b = (graph.tensors[t].shape for t in product.inputs)
     return len(a) == len(b) and a[:-2] == b[:-2]
 
 
 def _first_product(graph: Graph, softmax: Op) -> list[Op] | None:
-    """The operators from a softmax back to the product of which it reads the scores."""
+    """Find the operators from a softmax back to the product that computes the scores."""
 
     def path_to_product(at: Op) -> list[Op]:
         if at.kind == "matmul":
@@ -72,7 +72,7 @@ def _first_product(graph: Graph, softmax: Op) -> list[Op] | None:
 
 
 def _inner(graph: Graph, t: int) -> Op | None:
-    """The producer of a tensor, if only one operator reads it and it may stand between the products of an attention."""
+    """Return a tensor's producer, if only one operator reads it and it may stand between an attention's products."""
     producer = graph.producer[t]
     if producer is None:
         return None
@@ -82,7 +82,7 @@ def _inner(graph: Graph, t: int) -> Op | None:
 
 
 def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
-    """The operators behind a softmax up to the product whose left operand is its result."""
+    """Find the operators after a softmax up to the product whose left operand is its result."""
     path, at = [], softmax
     while (reader := _reader(graph, at)) is not None:
         path.append(reader)
@@ -96,9 +96,9 @@ def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
 
 
 def _leading(graph: Graph, t: int, scaled: bool) -> Iterator[Op]:
-    """Transpositions of an operand, from the product back; with `scaled` also element-wise operators of it alone.
+    """Yield an operand's transpositions, from the product back; with `scaled` also element-wise operators on it alone.
 
-    Those of them that would be fused with a kernel before them stay there.
+    Operators that would be fused with the preceding kernel stay there.
     """
     kept: list[Op] = []
     while (producer := graph.producer[t]) is not None:
@@ -114,14 +114,14 @@ def _leading(graph: Graph, t: int, scaled: bool) -> Iterator[Op]:
 
 
 def _is_epilogue(graph: Graph, op: Op) -> bool:
-    """Whether an element-wise operator of one input is fused with the kernel before it."""
+    """Test whether an element-wise operator with a single input is fused with the preceding kernel."""
     producer = graph.producer[op.inputs[0]]
     head = None if producer is None else graph.ops[producer]
     return head is not None and not head.view and _reader(graph, head) is op
 
 
 def _reader(graph: Graph, op: Op) -> Op | None:
-    """The one operator that reads the one result of `op`; None where there are more, or the network returns it."""
+    """Return the only reader of the only result of `op`; None if there are more, or the network returns the result."""
     if len(op.outputs) != 1 or op.outputs[0] in graph.outputs or len(graph.successors[op.index]) != 1:
         return None
     return graph.ops[graph.successors[op.index][0]]

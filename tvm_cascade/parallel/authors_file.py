@@ -1,8 +1,7 @@
 """Reader of the IOS authors' files: a network and its schedule in one JSON text; `authors_schedule` writes them.
 
-The input of a node is a concatenation of terms; a term is a list of slices `[node, first channel, last channel)`, added
-up. A merged operator is in the file as one node (`hint_name` lists the operators that it replaces), and its readers
-take slices of it.
+A node's input is a concatenation of terms; a term is a list of slices `[node, first channel, last channel)`, added up.
+A merged operator is a single node in the file (`hint_name` lists the replaced operators), and its readers take slices.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _Reader:
         return len(self.tensors) - 1
 
     def read(self, term: list) -> list[int]:
-        """The tensors of one term of a node's input; slices of channels are views."""
+        """Read the tensors of a term in a node's input; channel slices are views."""
         tensors = []
         for name, first, last in term:
             whole = self.tensors[self.tensor_of[name]]
@@ -100,7 +99,7 @@ def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
 
 
 def read_authors_file(path: str | Path) -> tuple[dict, Graph, Schedule]:
-    """The text of a file, and what `load_authors_file` makes of it."""
+    """Read a file's text, and parse it as `load_authors_file` does."""
     try:
         text = json.loads(readable(path).read_text(encoding="utf-8"))
         return text, *_parse(text)

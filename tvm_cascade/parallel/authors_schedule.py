@@ -21,7 +21,8 @@ from tvm_cascade.search_monitor import SearchMonitor
 
 
 def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: LoadRequest) -> tuple[Stages, str]:
-    """The JSON object of `stages`, and the same as text, for the network of a file, whose own schedule is no hint.
+    """Schedule the network of a file, ignoring the file's own schedule; return the JSON object of `stages` and its
+    text.
 
     `load` prices a file's schedule, such as that of `path`; `output` is a file of the same format.
 
@@ -84,7 +85,7 @@ class _Writer:
         return [node, first + offset, last + offset]
 
     def _groups(self, stage: Stage) -> list[list[str]]:
-        """The nodes of a stage by group; slices are none. Merged ones are replaced by one node."""
+        """Return a stage's nodes by group, without slices; merged nodes are replaced by one node."""
         groups = [[op for i in group if not (op := self.graph.ops[i]).view] for group in stage.groups]
         if stage.strategy == MERGE:
             ops = [op for group in groups for op in group]
@@ -94,9 +95,9 @@ class _Writer:
         return [[op.name for op in group] for group in groups if group]
 
     def _merge(self, ops: list[Op]) -> None:
-        """Replace convolutions by one of all their channels.
+        """Replace convolutions by a single convolution with all their channels.
 
-        Equal padding on both sides gives their size: the kernel that begins first and the one that ends last both do.
+        Equal padding on both sides gives its size: from the kernel that begins first to the kernel that ends last.
         """
         parts = [self.nodes[op.name] for op in ops]
         channels = [n["out_channels"] for n in parts]

@@ -6,13 +6,13 @@ from tvm_cascade.parallel.problem import CONCURRENT, Block, Schedule, Stage, Sta
 
 
 def sequential(block: Block, cost: StageCost) -> Schedule:
-    """One stage per node, in topological order."""
+    """Schedule one stage per node, in topological order."""
     stages = tuple(Stage(CONCURRENT, ((v,),)) for v in range(block.size))
     return _priced(stages, cost)
 
 
 def greedy(block: Block, cost: StageCost, limit: int | None = None) -> Schedule:
-    """Every node that is ready goes into the next stage, until all have run; a stage holds at most `limit` groups."""
+    """Schedule every ready node into the next stage, until all have run; a stage holds at most `limit` groups."""
     done, stages = 0, []
     while done != block.full:
         ready = [v for v in range(block.size) if not done >> v & 1 and block.preds[v] & ~done == 0][:limit]

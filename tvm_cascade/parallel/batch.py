@@ -9,7 +9,9 @@ from tvm_cascade.graph import Graph, Op, Tensor
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph at another batch size. Raises `UsageError` if it is below 1, or some tensor has no leading axis of extent 1."""
+    """Return the graph at another batch size. Raises `UsageError` below 1, or if some tensor has no leading axis of
+    extent 1.
+    """
     if batch < 1:
         raise UsageError(f"batch must be at least 1, not {batch}")
     odd = [t.name for t in graph.tensors if not t.shape or t.shape[0] != 1]

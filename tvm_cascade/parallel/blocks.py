@@ -1,9 +1,9 @@
 """Cuts a network into blocks that are scheduled independently.
 
-A node ends a block if every other node precedes or follows it. A stage across such a node has one group, as all of its
-nodes are connected through it, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor
-is live; here tensors may also bypass the node. A block that is too large for the search is cut again where fewest tensors
-are live, which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
+A node ends a block if every other node precedes or follows it. A stage across such a node has a single group, as the
+node connects all of them, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor is
+live; here tensors may also bypass the node. A block too large for the search is cut again at the fewest live tensors,
+which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.parallel.problem import Block, Options
 
 
 def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
-    """Nodes that are comparable with every other node, ascending."""
+    """Find the nodes comparable with every other node, ascending."""
     size = len(predecessors)
     above = [0] * size
     below = [0] * size
@@ -33,7 +33,7 @@ def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def split(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[list[range], bool]:
-    """Blocks as ranges of nodes in topological order, and whether the cuts lose no schedule."""
+    """Split the nodes into blocks, as ranges in topological order; tell whether the cuts lose no schedule."""
     blocks: list[range] = []
     first = 0
     for v in cut_points(predecessors):
@@ -60,7 +60,7 @@ def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Option
 
 
 def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
-    """The cut across which fewest nodes are read, of equals the one nearest to the middle: the first node after it."""
+    """Find the cut crossed by the fewest nodes, in a tie the nearest to the middle: the first node after it."""
     last_read = {v: v for v in nodes}
     for v in nodes:
         for u in predecessors[v]:
@@ -80,7 +80,9 @@ def block_of(
     classes: Sequence[Sequence[int]] = (),
     kinds: Sequence[int] = (),
 ) -> Block:
-    """The block of `nodes`, renumbered from 0; merge `classes` are restricted to it. `kinds[k]` is that of `nodes[k]`."""
+    """Build the block of `nodes`, renumbered from 0; merge `classes` are limited to it. `kinds[k]` belongs to
+    `nodes[k]`.
+    """
     preds = []
     for v in nodes:
         mask = 0

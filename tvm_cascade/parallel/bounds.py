@@ -49,14 +49,16 @@ class Bounds:
 
 
 def least_latency(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> float:
-    """Milliseconds that no schedule of nodes in topological order goes below: its longest path, its busiest resource."""
+    """Bound from below the milliseconds of any schedule of nodes in topological order: the longest path, the busiest
+    resource.
+    """
     kinds = max((len(b.works) for b in bounds), default=0)
     works = [sum(b.works[k] for b in bounds if k < len(b.works)) for k in range(kinds)]
     return max((*_tails(predecessors, bounds), *works), default=0.0)
 
 
 def _tails(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> list[float]:
-    """Per node, the longest path of spans from it to the end."""
+    """Compute for each node the longest path of spans to the end."""
     tails = [b.span for b in bounds]
     for v in range(len(bounds) - 1, -1, -1):
         for u in predecessors[v]:
@@ -65,7 +67,7 @@ def _tails(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> 
 
 
 def _spans(block: Block, endings: np.ndarray, bounds: Sequence[OpBound]) -> np.ndarray:
-    """For each set of nodes the largest sum of spans along a path inside it."""
+    """Compute for each set of nodes the largest sum of spans along a path inside."""
     longest = np.zeros(len(endings))
     depth: list[np.ndarray] = []
     for v, bound in enumerate(bounds):

@@ -1,7 +1,7 @@
 """Equivalence classes of stages: two stages whose groups run equal kernels in the same order have the same cost.
 
-A block has few kinds of operators, so most of its stages are permutations of others. The search (IOS, MLSys 2021,
-Algorithm 1) prices one stage of every class.
+A block has few kinds of operators, so most stages are permutations of others. The search (IOS, MLSys 2021, Algorithm 1)
+prices a single stage per class.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _BITS = 62  # most bits of a class number while it is packed
 
 
 def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
-    """For each set of nodes the number of its class, from 0; a set that may be merged is a class of its own.
+    """Compute the class number of each set of nodes, from 0; a set that may be merged is a separate class.
 
-    Without kinds, or where all nodes differ in kind, every set is a class of its own.
+    Without kinds, or if all nodes differ in kind, every set is a separate class.
     """
     if len(set(block.kinds)) in (0, block.size) or not len(endings):
         return np.arange(len(endings))
@@ -32,7 +32,9 @@ def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
 
 
 def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
-    """Connected components of the sets: an array of the first of each set, one of the second, and so on; 0 for none."""
+    """Find the sets' connected components: an array of each set's first component, an array of the second, and so on; 0
+    for none.
+    """
     near, rest, groups = Neighbours(block), endings, []
     while rest.any():
         group = rest & np.negative(rest)
@@ -47,7 +49,9 @@ def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
 
 
 def _numbered(rows: np.ndarray, values: int) -> np.ndarray:
-    """Number the columns of `rows`, whose entries are below `values`: equal columns, and only those, get one number."""
+    """Return a number for each column of `rows`, whose entries are below `values`: equal columns, and only these, share
+    a number.
+    """
     width = max(1, (values - 1).bit_length())
     numbers = np.zeros(rows.shape[1], dtype=np.int64)
     used = 0

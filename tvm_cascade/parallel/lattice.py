@@ -1,8 +1,8 @@
-"""The search space of one block: its states and their endings.
+"""The search space of a block: states and their endings.
 
-A *state* S (IOS, section 4.1) is a set of nodes closed under predecessors, which some first stages of a schedule run.
-S' is an *ending* of S, a possible last stage, if S - S' is closed under predecessors too. So the pairs (S, S') are the
-pairs of nested states, found by one subset test on bit masks instead of a recursive enumeration of endings.
+A *state* S (IOS, section 4.1) is a set of nodes closed under predecessors, run by some first stages of a schedule. S'
+is an *ending* of S, a possible last stage, if S - S' is closed under predecessors too. So the pairs (S, S') are the
+pairs of nested states, found by a single subset test on bit masks instead of a recursive enumeration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TooManyStatesError(Exception):
 
 
 def states(block: Block, limit: int | None = None) -> np.ndarray:
-    """All states as int64 masks, ordered by size, then by value; the first is empty, the last is the whole block.
+    """List all states as int64 masks, ordered by size, then by value; the first is empty, the last is the whole block.
 
     Raises `TooManyStatesError` above `limit`.
     """
@@ -45,7 +45,7 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Pairs:
-    """All pairs (S, S') of a state and its ending in one block. Those of state k have indices `[start[k], start[k + 1])`."""
+    """All pairs (S, S') of a state and an ending in a block. State k has the indices `[start[k], start[k + 1])`."""
 
     states: np.ndarray  # int64 masks
     start: np.ndarray  # int64, one more than states
@@ -59,11 +59,11 @@ class Pairs:
 
 
 def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int | None = None) -> Pairs:
-    """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit).
+    """Find every state with every non-empty ending of at most `s` groups with at most `r` nodes each (None: no limit).
 
-    Raises `TooManyStatesError` above `limit` states, and `SearchStopped` where a limit on time strikes first.
+    Raises `TooManyStatesError` above `limit` states, and `SearchStopped` if a time limit strikes first.
 
-    The results for the last two structures are cached, since networks repeat cells with other tensor sizes.
+    The results for the last two structures are cached, since networks repeat cells with different tensor sizes.
     """
     return _pairs(block.preds, r, s, limit)
 
@@ -92,7 +92,7 @@ def _pairs(preds: tuple[int, ...], r: int | None, s: int | None, limit: int | No
 
 
 def distinct(masks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct sets among `masks` over `size` nodes, ascending, and the index of each mask among them."""
+    """Find the distinct sets among `masks` over `size` nodes, ascending, and each mask's index among them."""
     if size > _TABLE:
         values, index = np.unique(masks, return_inverse=True)
         return values, index.astype(np.int32)
@@ -113,7 +113,7 @@ def _prune(block, sets, start, before, endings, index, r, s) -> Pairs:
 
 
 def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) -> np.ndarray:
-    """Which sets have at most `s` connected components of at most `r` nodes each."""
+    """Test for each set that it has at most `s` connected components with at most `r` nodes each."""
     r = block.size if r is None else r
     s = block.size if s is None else s
     fine = np.zeros(len(endings), dtype=bool)
@@ -139,7 +139,7 @@ def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) ->
 
 
 def mergeable(block: Block, sets: np.ndarray) -> np.ndarray:
-    """Which sets are subsets of one of the block's sets of nodes that may be merged."""
+    """Test for each set that it is a subset of mergeable nodes in the block."""
     fine = np.zeros(len(sets), dtype=bool)
     for whole in block.mergeable:
         fine |= sets & ~np.int64(whole) == 0

@@ -32,7 +32,7 @@ class BuildOptions:
 
 
 def merged_window(windows: Sequence[Window]) -> BuildOptions | None:
-    """The merged window of one axis; None where no merged kernel computes what the single ones do."""
+    """Compute the merged window along an axis; None if no merged kernel computes the same as the single kernels."""
     first = windows[0]
     if any((w.stride, w.dilation, w.denominator) != (first.stride, first.dilation, 1) for w in windows):
         return None
@@ -45,7 +45,9 @@ def merged_window(windows: Sequence[Window]) -> BuildOptions | None:
 
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
-    """A key that is equal for operators that may be merged with one another; None for an operator that cannot be merged."""
+    """Return a key, equal for operators that may be merged with one another; None for an operator that cannot be
+    merged.
+    """
     if not op.attrs.get("mergeable", True):
         return None
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
@@ -63,10 +65,10 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
 
 
 def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
-    """Units that may be merged with one another, ascending; any subset of a class is exact as well.
+    """Find the units that may be merged with one another, ascending; any subset of a class is exact as well.
 
-    The anchors of the units are merged, and each has to be the first operator of its unit; the operators after it run
-    on their slice of the merged output.
+    The units' anchors are merged, and each has to be its unit's first operator; the operators after it run on their
+    slice of the merged output.
     """
     classes: dict[tuple[object, ...], list[int]] = {}
     for unit in graph.units:
@@ -82,9 +84,9 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
 
 
 def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[tuple[str, str], ...]:
-    """Kinds of the operators after the anchor, and types of what they write.
+    """Return the kinds of the operators after the anchor, and the types they write.
 
-    Merged units must agree: one epilogue serves all of them, and one tensor is written.
+    Merged units must agree: a common epilogue serves all, and one tensor is written.
     """
     tensors = graph.graph.tensors
     return tuple((op.kind, tensors[op.outputs[0]].dtype) for op in (graph.graph.ops[i] for i in ops))
@@ -102,7 +104,7 @@ def _axis(ops: Sequence[Op], field: str) -> list[Window]:
 
 
 def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
-    """Features of the members merged into one operator; the work on zeros of enlarged kernels is counted."""
+    """Compute the features of the members merged into one operator; work on zeros in enlarged kernels counts."""
     ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
     single = [graph.features[m][0] for m in members]
     grown = [1.0] * len(ops)

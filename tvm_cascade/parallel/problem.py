@@ -1,8 +1,8 @@
 """Problem and solution of the inter-operator scheduler: `Block` and `Options`, `Stage` and `Schedule`.
 
-IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run one after the other. The operators of a stage
-either run in concurrent *groups* (its connected components; a group's operators run in sequence) or are all *merged*
-into one operator.
+IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run in turn. A stage's operators either run in
+concurrent *groups* (its connected components; a group's operators run in sequence) or are all *merged* into one
+operator.
 
 A `Block` is the unit of search: at most 62 nodes, sets of nodes are bit masks (bit i is node i, nodes in topological
 order). Costs are milliseconds.
@@ -83,11 +83,11 @@ class StageCost(Protocol):
         ...
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
-        """Milliseconds of the groups (node indices) run concurrently."""
+        """Return the milliseconds of groups (node indices) run concurrently."""
         ...
 
     def merged(self, members: tuple[int, ...]) -> float | None:
-        """Milliseconds of the members merged into one operator; None if they cannot be merged exactly."""
+        """Return the milliseconds of the members merged into one operator; None if no exact merge exists."""
         ...
 
     def bounds(self) -> Sequence[OpBound] | None:
@@ -125,7 +125,7 @@ class Block:
 
     @cached_property
     def neighbours(self) -> tuple[int, ...]:
-        """Per node, the mask of the nodes that share an edge with it."""
+        """Return for each node the mask of nodes that share an edge with it."""
         near = list(self.preds)
         for v, mask in enumerate(self.preds):
             for u in members(mask):
@@ -133,7 +133,7 @@ class Block:
         return tuple(near)
 
     def _first(self, mask: int) -> int:
-        """The mask of the connected component that holds the lowest node of `mask`."""
+        """Return the mask of the connected component with the lowest node in `mask`."""
         near = self.neighbours
         group = frontier = mask & -mask
         while frontier:
@@ -148,7 +148,7 @@ class Block:
         return {0: ()}
 
     def groups(self, mask: int) -> tuple[tuple[int, ...], ...]:
-        """The connected components of the nodes in `mask`, each ascending, by lowest node; results are cached."""
+        """Return the connected components of the nodes in `mask`, each ascending, by lowest node; results are cached."""
         components = self._groups.get(mask)
         if components is None:
             first = self._first(mask)
@@ -157,7 +157,7 @@ class Block:
 
 
 def members(mask: int) -> tuple[int, ...]:
-    """Indices of the set bits, ascending."""
+    """List the indices of set bits, ascending."""
     indices = []
     while mask:
         low = mask & -mask

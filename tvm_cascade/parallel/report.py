@@ -24,7 +24,7 @@ def stages_report(graph: Graph, options: Options, model: CostModel) -> ScheduleJ
 
 
 def describe(network_schedule: NetworkSchedule, model: CostModel) -> ScheduleJson:
-    """The JSON object of a network's schedule.
+    """Describe a network's schedule as a JSON object.
 
     Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `bound_ms`, `sequential_ms`,
     `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
@@ -64,7 +64,7 @@ def run_stages(
     output: str | Path | None = None,
     picture: str | Path | None = None,
 ) -> tuple[ScheduleJson, str]:
-    """The command `stages`: the JSON object of a schedule, and the same as text.
+    """Run the command `stages`: return a schedule's JSON object and its text.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def run_stages(
 
 
 def found_or_loaded(graph: Graph, options: Options, model: CostModel, load: str | Path | None) -> NetworkSchedule:
-    """The best schedule, or that of the file `load` with its cost by the model."""
+    """Search the best schedule, or load the schedule in the file `load` and price it by the model."""
     return schedule(graph, model, options) if load is None else _loaded(graph, load, options, model)
 
 

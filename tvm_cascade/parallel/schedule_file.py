@@ -22,7 +22,7 @@ FORMAT = "tvm-cascade-stages-1"
 
 
 def structure(graph: Graph) -> str:
-    """A digest of operators, shapes and edges, independent of names and weights."""
+    """Hash operators, shapes and edges, independent of names and weights."""
     lines = [repr([(t.shape, t.dtype) for t in graph.tensors]), repr((graph.inputs, graph.outputs))]
     lines += [repr((op.kind, op.inputs, op.outputs, op.windows, op.columns, op.macs, op.view)) for op in graph.ops]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

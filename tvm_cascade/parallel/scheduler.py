@@ -1,8 +1,8 @@
-"""The inter-operator scheduler of a whole network (IOS, sections 4.2 and 5), for any `CostModel`.
+"""The inter-operator scheduler for a whole network (IOS, sections 4.2 and 5), with any `CostModel`.
 
-Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once
-(`search`), and the stages of all blocks are joined, in terms of operators again. Networks without edges between them, which
-`passes.join_networks` puts beside each other, may run as the groups of a single stage.
+Operators are grouped into `units`, the unit graph is cut into `blocks`, each distinct block is searched once
+(`search`), and all blocks' stages are joined, again in terms of operators. Networks without edges between them, joined
+by `passes.join_networks`, may run as the groups of a single stage.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the 
 
 
 class Prices:
-    """A cache of the costs of concurrent stages for one cost model, by the kernels that their groups run.
+    """A cache of concurrent stages' costs for a cost model, by the kernels in their groups.
 
-    Stages of equal kernels have the same cost, whichever units and block they are from: networks of repeated cells have
-    few kinds of units, and most of their stages are permutations of others.
+    Stages with equal kernels have the same cost, whatever their units and block: networks with repeated cells have few
+    kinds of units, and most stages are permutations of others.
     """
 
     def __init__(self, model: CostModel) -> None:
@@ -41,14 +41,14 @@ class Prices:
         self._kernels: list[tuple[OpFeatures, ...]] = []
 
     def kind(self, kernels: tuple[OpFeatures, ...]) -> int:
-        """The number of a unit's kind: units with equal kernels have the same number."""
+        """Return the number of a unit's kind: units with equal kernels share a number."""
         number = self._kinds.setdefault(kernels, len(self._kernels))
         if number == len(self._kernels):
             self._kernels.append(kernels)
         return number
 
     def stage_ms(self, groups: Iterable[tuple[int, ...]]) -> float:
-        """Milliseconds of concurrent groups, each a sequence of kinds; the order of the groups does not matter."""
+        """Return the milliseconds of concurrent groups, each a sequence of kinds; the order of groups does not matter."""
         key = tuple(sorted(groups))
         cost = self._known.get(key)
         if cost is None:
@@ -74,14 +74,14 @@ class BlockCost:
         self.fork_ms = prices.model.fork_ms
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
-        """Milliseconds of the groups at the same time."""
+        """Return the milliseconds of the groups at the same time."""
         kinds, known = self._kinds, self._of_group
         return self._prices.stage_ms(
             known.get(group) or known.setdefault(group, tuple([kinds[v] for v in group])) for group in groups
         )
 
     def merged(self, members: tuple[int, ...]) -> float | None:
-        """Milliseconds of the members merged into one operator."""
+        """Return the milliseconds of the members merged into one operator."""
         if self._graph is None:
             return None
         units = [self._nodes[v] for v in members]
@@ -114,12 +114,12 @@ class NetworkSchedule:
 
 
 def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> NetworkSchedule:  # noqa: B008
-    """The cheapest schedule of `graph`, and the costs of the sequential and the greedy one.
+    """Search the cheapest schedule of `graph`, and price the sequential and the greedy schedule.
 
     `graph` has the batch size to schedule for, `model` prices stages in milliseconds, `options` limit the search space.
-    `Schedule.optimal` says that no schedule of that space is cheaper for `model`; it is False for variants that do not
-    search, if a block was too large and had to be cut, and where a limit (`search_monitor`) struck; blocks that it left
-    unsearched have the better of their sequential and greedy schedules.
+    `Schedule.optimal` tells that no schedule in that space is cheaper for `model`; it is False for variants without
+    search, if a block was too large and had to be cut, and if a limit (`search_monitor`) struck; unsearched blocks get
+    the better of their sequential and greedy schedules.
     """
     start = perf_counter()
     units = unit_graph(graph, options.unit)
@@ -146,16 +146,16 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
 
 
 def apart(units: UnitGraph, options: Options) -> Stage | None:
-    """The stage whose groups are the networks that no edge connects; None where there is one, or more than `options.s`."""
+    """Return the stage whose groups are unconnected networks; None if there is one network, or more than `options.s`."""
     groups = _apart(units.predecessors, options)
     return _operators(units, range(len(units.units)), Stage(CONCURRENT, groups)) if groups else None
 
 
 def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tuple[int, ...], ...]:
-    """Units that no edge connects, as the groups of one stage; none where they are all connected, or more than `s` groups, or
-    where the variant has no concurrent stages.
+    """Group unconnected units into a single stage.
 
-    `r` does not limit them: it bounds what is searched, and this is one stage more.
+    Return () if all are connected, if there are more than `s` groups, or if the variant has no concurrent stages. `r`
+    does not apply: it bounds the search, and this is one stage more.
     """
     if options.variant not in ("parallel", "both"):
         return ()
@@ -173,9 +173,10 @@ def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tup
 def latency_of(
     predecessors: Sequence[Sequence[int]], features: Features, model: CostModel, options: Options, solved: Solved
 ) -> float:
-    """Milliseconds of the cheapest schedule without merges, of units in topological order with the kernels `features`.
+    """Return the milliseconds of the cheapest schedule without merges, for units in topological order with kernels
+    `features`.
 
-    `solved` caches blocks by structure; graphs that are priced by the same model and options may share it.
+    `solved` caches blocks by structure; graphs priced by the same model and options may share it.
     """
     blocks = _Blocks(predecessors, features, Prices(model), options, solved)
     return sum(blocks.solve(nodes)[0].cost_ms for nodes in split(predecessors, options)[0])
@@ -197,7 +198,7 @@ class _Blocks:
         self.mergeable = frozenset(m for c in self.classes for m in c)
 
     def solve(self, nodes: range) -> tuple[Schedule, Schedule, Schedule]:
-        """The schedule of the block of these nodes, and its sequential and greedy ones."""
+        """Search the schedule of these nodes' block, and return it with the sequential and greedy schedules."""
         kinds = [self.prices.kind(self.features[v]) for v in nodes]
         block = block_of(self.predecessors, nodes, self.classes, kinds)
         key = (block.preds, block.mergeable, tuple(self.features[v] for v in nodes))
@@ -208,7 +209,7 @@ class _Blocks:
 
 
 def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, Schedule, Schedule]:
-    """The schedule of one block, and its sequential and greedy ones."""
+    """Search the schedule of a block, and return it with the sequential and greedy schedules."""
     one, all_ready = sequential(block, cost), greedy(block, cost)
     if options.variant == "sequential":
         return one, one, all_ready
@@ -230,7 +231,7 @@ def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
 
 
 def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
-    """The stages in the form of `cost.records`: strategy, and the kernels of each group (for a merge: its parts)."""
+    """Convert the stages to the form in `cost.records`: strategy, and each group's kernels (for a merge: its parts)."""
     units, stages = network_schedule.units, []
     for stage in network_schedule.schedule.stages:
         if stage.strategy == MERGE:
@@ -241,7 +242,7 @@ def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[li
 
 
 def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
-    """Milliseconds of a stage whose groups hold operator indices."""
+    """Return the milliseconds of a stage whose groups hold operator indices."""
     if stage.strategy == MERGE:
         members = _units_of(units, stage.members)
         return model.merged_ms(merged_features(units, members), [units.features[v][0] for v in members])
@@ -249,10 +250,10 @@ def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
 
 
 def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
-    """The kernels of each group of a concurrent stage whose groups hold operator indices."""
+    """Return each group's kernels in a concurrent stage whose groups hold operator indices."""
     return [[k for v in _units_of(units, group) for k in units.features[v]] for group in stage.groups]
 
 
 def _units_of(units: UnitGraph, ops: Sequence[int]) -> tuple[int, ...]:
-    """The units of some operators, in their order."""
+    """Return some operators' units, in order."""
     return tuple(dict.fromkeys(units.owner[i] for i in ops))

@@ -62,18 +62,18 @@ class Pricer:
         return best
 
     def stage(self, mask: int) -> Stage:
-        """The stage that `mask` was priced as; a merged stage has one group."""
+        """Return the stage priced for `mask`; a merged stage has a single group."""
         if self(mask)[1] == MERGE:
             return Stage(MERGE, (members(mask),))
         return Stage(CONCURRENT, self.block.groups(mask))
 
 
 def search(block: Block, cost: StageCost, options: Options, known: Sequence[Schedule] = ()) -> Schedule:
-    """The cheapest schedule of `block` among those that `options` admit.
+    """Search the cheapest schedule of `block` admitted by `options`.
 
     `known` schedules give branch and bound its first upper bound; they must lie in the search space. Costs may be
-    arbitrary as long as `cost.bounds()` are bounds of them. Raises `TooManyStatesError` (internal) above
-    `options.max_states`, and `SearchStopped` where a limit strikes before anything better than `known` is found.
+    arbitrary as long as `cost.bounds()` are valid bounds. Raises `TooManyStatesError` (internal) above
+    `options.max_states`, and `SearchStopped` if a limit strikes before anything better than `known` is found.
     """
     if block.size == 0:
         return Schedule((), 0.0, optimal=True)
@@ -110,8 +110,11 @@ class _Solver:
         self._prices = np.full(len(space.endings), np.nan)  # by class
 
     def solve(self, upper: float, allowed: np.ndarray) -> tuple[float, np.ndarray]:
-        """Cost of the best schedule of allowed endings, infinite where none is as good as `upper`, and the best pair of
-        every state (-1 where no schedule through it can be the best)."""
+        """Compute the best schedule's cost over allowed endings, and every state's best pair.
+
+        The cost is infinite if no schedule is as good as `upper`; a pair is -1 if no schedule through the state can be
+        the best.
+        """
         space = self._space
         cost = np.full(len(space.states), np.inf)
         cost[0] = 0.0
@@ -127,7 +130,7 @@ class _Solver:
     def _level(
         self, first: int, last: int, upper: float, allowed: np.ndarray, cost: np.ndarray, choice: np.ndarray
     ) -> np.ndarray:
-        """Least costs of the states [first, last), which have equally many nodes; `choice` is filled in."""
+        """Compute the least costs of the states [first, last), which have equally many nodes; fill in `choice`."""
         space, limits, prices = self._space, self._limits, self._prices
         low, high = int(space.start[first]), int(space.start[last])
         allowed_pairs = np.flatnonzero(allowed[space.ending[low:high]] & (cost[space.before[low:high]] < np.inf))
@@ -163,7 +166,7 @@ class _Solver:
 
 
 def _allowed(block: Block, endings: np.ndarray, variant: str) -> np.ndarray:
-    """The endings that the variant allows as stages: `merge` allows single operators and sets that may be merged."""
+    """Find the endings allowed as stages by the variant: `merge` allows single operators and mergeable sets."""
     if variant != "merge":
         return np.ones(len(endings), dtype=bool)
     return (np.bitwise_count(endings) == 1) | mergeable(block, endings)

@@ -26,7 +26,7 @@ class Bar:
 
 
 def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
-    """A bar for each group: its time alone by the model, scaled so that the longest group of a stage fills the stage."""
+    """Return a bar for each group: its time alone by the model, scaled so that the longest group fills the stage."""
     ops = units.graph.ops
     drawn: list[Bar] = []
     now = 0.0
@@ -43,7 +43,7 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
 
 
 def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
-    """One line per group: stage, stream, milliseconds, operators."""
+    """Format one line per group: stage, stream, milliseconds, operators."""
     lines = []
     for bar in bars(units, schedule, model):
         group = ("merge " if bar.merged else "") + " -> ".join(bar.operators)
@@ -52,7 +52,7 @@ def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str
 
 
 def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: str | Path) -> None:
-    """A picture of streams against time; needs matplotlib, else raises `MissingToolError`."""
+    """Draw streams against time; raise `MissingToolError` without matplotlib."""
     matplotlib, agg = extras.load("matplotlib", ".figure"), extras.load("matplotlib", ".backends.backend_agg")
     drawn = bars(units, schedule, model)
     streams = 1 + max((b.stream for b in drawn), default=0)

@@ -1,15 +1,15 @@
 """Scheduling units: groups of fused operators that the inter-operator search schedules as one node.
 
-IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with the
-element-wise ones that are its only readers (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise
-operators before a depthwise convolution, and that convolution with the 1x1 one after it (Relu-SepConv). `cell`: in
-addition element-wise operators before any convolution, and sums that only a concatenation or another sum reads: these
-are the operators that IOS counts in NASNet and RandWire. There the element-wise reader of the last operator at which
-branches meet is a unit of its own.
+IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with its only
+readers if they are element-wise (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise operators
+before a depthwise convolution, and that convolution with the following 1x1 convolution (Relu-SepConv). `cell`: in
+addition element-wise operators before any convolution, and sums read only by a concatenation or another sum: these are
+the operators IOS counts in NASNet and RandWire. There the element-wise reader of the last operator where branches meet
+is a separate unit.
 
-Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
-before it operators that only the unit reads, and after it operators that read only the unit: no path leaves a unit and
-comes back, so the units form a directed acyclic graph again.
+Views always belong to their producer, and an explicit padding to its only reader. A unit is an anchor, before it
+operators read only by the unit, and after it operators that read only the unit: no path leaves a unit and comes back,
+so the units again form a directed acyclic graph.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class UnitGraph:
 
     @cached_property
     def owner(self) -> dict[int, int]:
-        """The unit of each operator."""
+        """Return the unit of each operator."""
         return {i: unit.index for unit in self.units for i in unit.ops}
 
 
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
-    """The graph in units of kind `op`, `fused`, `sepconv` or `cell` (see the module's docstring)."""
+    """Group the graph into units of kind `op`, `fused`, `sepconv` or `cell` (see the module's docstring)."""
     owner = list(range(len(graph.ops)))
     excluded = _behind_branches(graph) if unit == "cell" else None
     forward = _leading(graph, unit, excluded)
@@ -74,16 +74,18 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
 
 
 def _behind_branches(graph: Graph) -> int | None:
-    """The element-wise operator that is the only reader of the last join of branches; the authors of IOS do not fuse it."""
+    """Return the element-wise operator that is the only reader of the last join of branches; the IOS authors do not
+    fuse it.
+    """
     joins = [op.index for op in graph.ops if len(graph.predecessors[op.index]) > 1]
     readers = graph.successors[joins[-1]] if joins else ()
     return readers[0] if len(readers) == 1 and graph.ops[readers[0]].kind in ELEMENTWISE else None
 
 
 def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
-    """Whether each operator is an element-wise one that is fused with its reader instead of its producer.
+    """Tell for each operator whether it is element-wise and fused with its reader instead of its producer.
 
-    Before a depthwise convolution all are; elsewhere those that are not the epilogue of the kernel before them.
+    Before a depthwise convolution all are; elsewhere only operators that are not the preceding kernel's epilogue.
     """
     separable, other = [False] * len(graph.ops), [False] * len(graph.ops)
     if unit not in ("sepconv", "cell"):
@@ -99,7 +101,7 @@ def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
 
 
 def _rides(graph: Graph, op: Op) -> bool:
-    """Whether the operator is the epilogue of the one kernel that it reads."""
+    """Test whether the operator is the epilogue of the only kernel it reads."""
     producers = graph.predecessors[op.index]
     if len(producers) != 1:
         return False
@@ -114,7 +116,7 @@ def _sole_reader(graph: Graph, op: Op) -> bool:
 
 
 def _joins(graph: Graph, op: Op, unit: str) -> int | None:
-    """The producer whose unit `op` belongs to, if any."""
+    """Return the producer whose unit `op` joins, if any."""
     producers = graph.predecessors[op.index]
     if len(producers) != 1 or any(graph.producer[t] is None for t in op.inputs):
         return None
@@ -131,7 +133,9 @@ def _joins(graph: Graph, op: Op, unit: str) -> int | None:
 
 
 def _separable(graph: Graph, head: Op, op: Op) -> bool:
-    """Whether `op` is a 1x1 convolution after a depthwise one, with at most element-wise operators between them."""
+    """Test whether `op` is a 1x1 convolution after a depthwise convolution, with at most element-wise operators
+    between.
+    """
     while head.kind in ELEMENTWISE and len(graph.predecessors[head.index]) == 1:
         head = graph.ops[graph.predecessors[head.index][0]]
     pointwise = op.kind == "conv2d" and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
@@ -171,7 +175,7 @@ def _build(graph: Graph, owner: list[int], chain_of: Mapping[int, tuple[int, ...
 
 
 def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> list[int]:
-    """The units (by root) in topological order; of those that are ready the one that ends first in file order."""
+    """Order the units (by root) topologically; among ready units the first to end in file order comes next."""
     left = {root: set(before) for root, before in reads.items()}
     order: list[int] = []
     done: set[int] = set()
@@ -186,9 +190,10 @@ def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> l
 def _kernels(
     graph: Graph, ops: tuple[int, ...], chain_of: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """The kernels of a unit: one per anchor, with the element-wise operators after it; a view is a kernel of its own.
+    """Group a unit's operators into kernels: one per anchor, with the following element-wise operators; a view is a
+    separate kernel.
 
-    All operators of an attention, of which each has its chain in `chain_of`, are one kernel's.
+    All operators of an attention, which share a chain in `chain_of`, form a single kernel.
     """
     groups: list[list[int]] = []
     for i in ops:
@@ -210,12 +215,12 @@ def _is_view(graph: Graph, kernel: list[int], chain_of: Mapping[int, tuple[int, 
 
 
 def _anchors(op: Op) -> bool:
-    """Whether a kernel is built around this operator."""
+    """Test whether a kernel is built around this operator."""
     return op.kind not in ELEMENTWISE and not op.view and op.kind != "pad"
 
 
 def _fuse(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> OpFeatures:
-    """Features of one kernel that runs these operators, the one with the most work being its anchor."""
+    """Compute the features of a kernel that runs these operators; the operator with the most work is the anchor."""
     if len(ops) == 1:
         return single[ops[0]]
     inside = set(ops)

@@ -8,11 +8,11 @@ from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Schedule
 
 
 def validate_schedule(graph: Graph, schedule: Schedule) -> None:
-    """Check that `schedule` (stages of operator indices) computes what `graph` computes.
+    """Check that `schedule` (stages of operator indices) computes the same as `graph`.
 
-    Every operator has to run once and after its predecessors. Groups of one stage must not depend on one another, and
-    the operators of a merge stage must be mergeable. Views may be missing, as they move no data. Raises
-    `ValidationError`, with the stage and the operators, if one of these does not hold.
+    Every operator has to run once and after its predecessors. A stage's groups must not depend on one another, and a
+    merge stage's operators must be mergeable. Views may be missing, as they move no data. Raises `ValidationError`,
+    with the stage and the operators, if any condition fails.
     """
     _check_coverage(graph, schedule)
     done: set[int] = set()
@@ -48,7 +48,7 @@ def _check_coverage(graph: Graph, schedule: Schedule) -> None:
 
 
 def _needs(graph: Graph, op: int) -> set[int]:
-    """Operators that must have run before `op`, seen through views that the schedule may have left out."""
+    """Return the operators that must have run before `op`, seen through views left out of the schedule."""
     needed: set[int] = set()
     todo = list(graph.predecessors[op])
     while todo:

@@ -1,1 +1,1 @@
-"""Reports of a plan: as text, pictures, one HTML page and estimates of its costs."""
+"""Reports of a plan: as text, pictures, one HTML page and cost estimates."""

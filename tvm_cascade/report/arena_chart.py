@@ -53,7 +53,7 @@ class ArenaChart:
 
 
 def arena_chart(plan: Plan) -> ArenaChart:
-    """The drawing of a plan's arena."""
+    """Draw a plan's arena."""
     drawn, blocks = timeline(plan), block_rows(plan)
     times, high = Axis(0, max(drawn.cuts[-1], 1)), Axis(0, max(plan.allocation.peak, 1))
     shapes = tuple(
@@ -72,7 +72,7 @@ def arena_chart(plan: Plan) -> ArenaChart:
 
 
 def _outline(times: Sequence[int], low: Sequence[int], high: Sequence[int], arena: Axis) -> str:
-    """The closed path around the addresses `[low, high)` at `times`; thick enough to be seen."""
+    """Return the closed path around the addresses `[low, high)` at `times`; thick enough to be seen."""
     upper, lower = [], []
     for time, a, b in zip(times, low, high, strict=True):
         floor = max(round(HIGH * (1 - arena.part(a))), _THIN)
@@ -83,7 +83,7 @@ def _outline(times: Sequence[int], low: Sequence[int], high: Sequence[int], aren
 
 
 def _simplified(line: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A line without the points that lie between their neighbours on one straight line."""
+    """Simplify a line: drop points on a straight line between their neighbours."""
     kept = [p for p, q in pairwise(line) if p != q] + line[-1:]
     found: list[tuple[int, int]] = []
     for point in kept:
@@ -126,6 +126,6 @@ def _labels(bands: Sequence[Band], plan: Plan, times: Axis, high: Axis) -> tuple
 
 
 def _centre(band: Band) -> float:
-    """An address that the block has in use for long: the middle of it while it is largest."""
+    """Return an address that the block uses for long: the middle while it is largest."""
     k = max(range(len(band.times)), key=lambda k: band.high[k] - band.low[k])
     return (band.low[k] + band.high[k]) / 2

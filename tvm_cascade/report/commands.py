@@ -18,10 +18,10 @@ _FLAGS = {"input_shapes": "--input-shape", "from_": "--from"}
 def commands_of(
     model: object, request: Request, points: Sequence[tuple[int, float]], chosen: int, output: Path | None = None
 ) -> tuple[str, ...]:
-    """For each point of a frontier (peak bytes, factor of work) a line for a POSIX shell that gets its plan.
+    """List for each frontier point (peak bytes, work factor) a POSIX shell line that gets its plan.
 
-    The point of `chosen` peak bytes keeps what was asked, all others are capped at their own bytes and work. Where no
-    point has as many, a last line gets the chosen plan.
+    The point with `chosen` peak bytes keeps the request, all others are capped at their own bytes and work. If no point
+    has as many, a last line gets the chosen plan.
     """
     found = []
     for peak, factor in points:
@@ -34,7 +34,7 @@ def commands_of(
 
 
 def command_of(model: object, request: Request, output: Path | None = None) -> str:
-    """The line of `tvm-cascade plan`, or of `compile` with an `output`, that stands for `request`; defaults are left out.
+    """Write the line of `tvm-cascade plan`, or of `compile` with an `output`, for `request`; defaults are left out.
 
     A model that is no file is called MODEL.
     """

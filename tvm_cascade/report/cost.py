@@ -17,29 +17,29 @@ class Cost:
 
     @property
     def milliseconds(self) -> float | None:
-        """To a microsecond; None without a clock."""
+        """Return the time to a microsecond; None without a clock."""
         return None if self.clock is None else milliseconds(self.cycles, self.clock)
 
     @property
     def millijoules(self) -> float | None:
-        """To a nanojoule; None without a clock and what the core draws at it."""
+        """Return the energy to a nanojoule; None without a clock and the core's power."""
         if self.clock is None or self.watts is None:
             return None
         return round(1000 * self.watts * self.cycles / self.clock, 6)
 
 
 def milliseconds(cycles: float, clock: int) -> float:
-    """The time of `cycles` at a clock of `clock` Hz, to a microsecond."""
+    """Convert `cycles` at a clock of `clock` Hz to milliseconds, to a microsecond."""
     return round(1000 * cycles / clock, 3)
 
 
 def read_cost(record: Mapping[str, Any] | None) -> Cost | None:
-    """The cost in a folder's metadata; None in a folder of an older version."""
+    """Read the cost in a folder's metadata; None in a folder from an older version."""
     return None if record is None else Cost(**record)
 
 
 def total(costs: Sequence[Cost | None]) -> Cost | None:
-    """The cost of one after the other; clock and power are known where they are the same for all."""
+    """Add up costs in sequence; clock and power are known if equal for all."""
     known = [one for one in costs if one is not None]
     if len(known) < len(costs) or not known:
         return None

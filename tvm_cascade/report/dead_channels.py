@@ -8,9 +8,9 @@ from tvm_cascade.schema.plan import Removed
 
 
 def dead_channels(removed: Sequence[Removed], file_weight_bytes: int, file_macs: int, macs: int) -> str:
-    """Return what was left out of the layers of the file, and what of its weights and work that saves; empty if nothing was.
+    """Return the channels left out of the file's layers, and the weights and work saved; "" if there are none.
 
-    `macs` are those of the network without the channels.
+    `macs` are the network's without the channels.
     """
     if not removed:
         return ""

@@ -1,9 +1,9 @@
-"""Estimates of a plan's memory traffic, instructions, cycles and kernel calls for one inference, without a build.
+"""Estimates of a plan's memory traffic, instructions, cycles and kernel calls for an inference, without a build.
 
-Traffic is the bytes that kernels access: every call reads the input windows of its tile, writes the tile, and reads its
-weights from flash once. Rows that two windows share are read twice, as kernels do; caches are not modelled. Instructions
-are counted statically where the kernels are known (`schedules.tuning.plan_cost`), else by `cores.step_model`.
-Cycles are those of memory that answers at once. `run` measures what a board needs.
+Traffic is the bytes accessed by kernels: every call reads its tile's input windows, writes the tile, and reads its
+weights from flash once. Rows shared by two windows are read twice, as kernels do; caches are not modelled. Instructions
+are counted statically for known kernels (`schedules.tuning.plan_cost`), else by `cores.step_model`. Cycles assume
+memory that answers at once. `run` measures the needs on a board.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Estimate:
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
     def to_dict(self) -> Estimated:
-        """The estimate as a JSON object."""
+        """Return the estimate as a JSON object."""
         return {
             "estimated_instructions": self.instructions,
             "estimated_traffic_bytes": self.traffic_bytes,
@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The steps of an operator: one for each row and range of columns `[x0, x1)`; one range for steps of whole rows."""
+    """The steps of an operator: one for each row and column range `[x0, x1)`; a single range for whole-row steps."""
 
     rows: int
     runs: tuple[tuple[int, int], ...]
@@ -60,7 +60,7 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
 
 
 def total(operators: Sequence[Estimate]) -> Estimate:
-    """The sum of estimates."""
+    """Add up estimates."""
     return Estimate(*(sum(getattr(e, f.name) for e in operators) for f in fields(Estimate)))
 
 
@@ -73,7 +73,7 @@ def with_waits(operators: Sequence[Estimate], waits: Sequence[float]) -> tuple[E
 def estimate_operators(
     plan: Plan, model: StepModel | None = None, counted: Sequence[Work] | None = None
 ) -> tuple[Estimate, ...]:
-    """The estimate of every operator, by index; zeros for views. Instructions and cycles are those of `counted`, if given."""
+    """Estimate every operator, by index; zeros for views. Instructions and cycles come from `counted`, if given."""
     model = model or STEPS
     found = [Estimate(0, 0, 0, 0, 0)] * len(plan.graph.ops)
     for segment in plan.segments:
@@ -105,14 +105,18 @@ def estimate_operators(
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:
-    """Kernel calls of an operator: one per step, or one per row where tiles have several rows and the kernel makes one."""
+    """Count an operator's kernel calls: one per step, or one per row if tiles have several rows and the kernel makes
+    one.
+    """
     rows = graph.tensors[op.outputs[0]].rows
     single = segment.tile.rows > 1 and has_rows(graph, op.index)
     return rows if single and not op.kernels.multi_row and op.index not in segment.accumulating else steps
 
 
 def _part(graph: Graph, op: Op, columns: Sequence[tuple[int, int]] | None) -> float:
-    """Columns computed in all stripes together, as a factor of the output's columns; above 1 where stripes overlap."""
+    """Return the columns computed in all stripes together, as a factor of the output's columns; above 1 if stripes
+    overlap.
+    """
     wide = graph.tensors[op.outputs[0]].columns
     return sum(b - a for a, b in columns) / wide if columns and wide > 1 else 1.0
 
@@ -128,7 +132,9 @@ def _grid(graph: Graph, op: Op, segment: Segment, columns: Sequence[tuple[int, i
 
 
 def _input_bytes(graph: Graph, op: Op, grid: _Grid, sums: bool) -> int:
-    """Bytes that an operator reads in all its steps: the windows of each, or whole inputs once (no window, or `sums`)."""
+    """Count the bytes read by an operator in all its steps: each step's windows, or whole inputs once (no window, or
+    `sums`).
+    """
     total = 0
     for k, t in enumerate(op.inputs):
         tensor = graph.tensors[t]
@@ -158,11 +164,11 @@ def frontier_table(
     estimates: Sequence[Estimate],
     in_groups: Sequence[bool] = (),
 ) -> str:
-    """The frontier and the chosen `plan`, whose estimate is `own`, as text: bytes and work are exact, instructions and
-    traffic are estimates.
+    """Format the frontier and the chosen `plan`, with estimate `own`: bytes and work are exact, instructions and
+    traffic estimated.
 
-    Points whose plans use channel tiling (`in_groups`) are marked. A last line says what a plan larger than the smallest
-    of no more work buys.
+    Points with channel tiling (`in_groups`) are marked. If the plan is larger than the smallest with no more work, a
+    last line tells the gain.
     """
     columns = f"{'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'of weights':>12} {'calls':>8}"
     lines = [f"{'peak bytes':>10} {'work':>7} {columns}"]

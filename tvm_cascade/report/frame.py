@@ -7,7 +7,7 @@ from tvm_cascade.sizes import bytes_and_unit
 
 
 def frame_text(frame: Frame, macs: int, instructions: int | None) -> list[str]:
-    """Lines on a frame beside the whole window; `macs` and `instructions` (None: not estimated) are those of its plan."""
+    """Format lines on a frame beside the whole window; `macs` and `instructions` (None: not estimated) are its plan's."""
     window, hop, whole = frame["window_rows"], frame["hop"], frame["whole_macs"]
     lines = [
         f"frame           {hop} new of {window} rows; {bytes_and_unit(frame['state_bytes'])} kept from frame to frame",

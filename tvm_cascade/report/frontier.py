@@ -1,7 +1,7 @@
 """The frontier of a network, with estimates and lower bounds.
 
-On it are the plans that no other one beats in peak, work and instructions at once. Smaller steps take more instructions for the
-same work, and recompute more of both.
+It holds the plans that no other plan beats in peak, work and instructions at once. Smaller steps take more instructions
+for the same work, and recompute more of both.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def frontier_report(
     progress: Callable[[str], None] = lambda _line: None,
     work: Callable[[Plan], Sequence[Work] | None] = lambda _plan: None,
 ) -> FrontierReport:
-    """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
+    """Build the frontier with each plan's estimated traffic and instructions, and the bounds at 1.00x.
 
-    Where a limit (`search_monitor`) strikes, it has the plans found so far, and `chosen` in any case.
+    If a limit (`search_monitor`) strikes, it has the plans found so far, and always `chosen`.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _widest_gap(plans: Sequence[Plan], options: PlanOptions, closed: set[int]) -
 
 
 def unbeaten(plans: Sequence[Plan], figures: Sequence[tuple[int, int, float]]) -> list[Plan]:
-    """The plans that no other is at least as good as in all figures, ascending in the first; of equals the first."""
+    """Select the plans that no other plan matches or beats in all figures, ascending by the first; in a tie the first."""
     found: list[tuple[tuple[int, int, float], int]] = []
     for k, own in enumerate(figures):
         worse = (

@@ -1,4 +1,4 @@
-"""The frontier as a drawing: plans as points of peak memory and work, beside what one operator after the other takes."""
+"""The frontier as a drawing: plans as points of peak memory and work, beside the cost of one operator after another."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def frontier_chart(
     commands: Sequence[str],
     bounds: Bounds | None,
 ) -> FrontierChart:
-    """The drawing of a frontier and of the chosen `plan`, which is a point beside it where a cap lets a larger one, of fewer
-    instructions (`own`), be chosen."""
+    """Draw a frontier and the chosen `plan`.
+
+    The plan is a separate point if a cap allows a larger plan with fewer instructions (`own`).
+    """
     marks = {"one operator after the other": plan.baseline_peak}
     if bounds is not None:
         each = {"lower bound of rings of rows": bounds.rows, "lower bound of rings of pixels": bounds.pixels}
@@ -79,7 +81,7 @@ def frontier_chart(
 
 
 def _steps(points: Sequence[tuple[int, float]], peaks: Axis, factors: Axis) -> str:
-    """The stairs through the points: between two of them the smaller one is the plan to have."""
+    """Return the stairs through the points: between two points the smaller is the plan to have."""
     path = ""
     for peak, factor in points:
         x, y = round(1000 * peaks.part(peak)), round(1000 * (1 - factors.part(factor)))

@@ -1,4 +1,4 @@
-"""HTML report of a plan: one self-contained page, drawn as SVG, and in a folder its pictures and data beside it."""
+"""HTML report of a plan: a self-contained page, drawn as SVG, and in a folder its pictures and data beside it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Card:
 
 
 def drawings(report: ReportData) -> dict[str, Any]:
-    """What the templates of the page and of its pictures draw: charts of the arena, the frontier and the regions."""
+    """Collect the drawings for the page's and pictures' templates: charts of the arena, the frontier and the regions."""
     plan, operators = report.plan, report.operators or estimate_operators(report.plan)
     points = (report.frontier, report.estimates, report.commands, report.bounds)
     return {
@@ -75,8 +75,9 @@ def drawings(report: ReportData) -> dict[str, Any]:
 
 
 def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str:
-    """The page, with its `drawings` where they are there already: nothing is loaded from anywhere, and no script but its
-    own runs."""
+    """Render the page, with its `drawings` if already made: nothing is loaded from anywhere, and only its own script
+    runs.
+    """
     plan, data = report.plan, report.data
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -145,10 +146,11 @@ def today() -> str:
 
 
 def write_report(to: Path, report: ReportData) -> None:
-    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and its pictures in a folder.
+    """Write a single page if `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and pictures in a
+    folder.
 
-    A folder of the report alone is replaced atomically; in a folder with other files, which stay, each file is.
-    Raises `UsageError` where it cannot be written.
+    A folder with only the report is replaced atomically; in a folder with further files, which stay, each file is.
+    Raises `UsageError` if it cannot be written.
     """
     drawn = drawings(report)
     page = html_page(report, drawn) + "\n"

@@ -1,4 +1,4 @@
-"""What every operator of a plan costs: one record for each line of the tables of layers, of the report and in text."""
+"""The cost of every operator in a plan: a record for each line in layer tables, in the report and in text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "source"  # the kind of what delivers rows of a streamed input
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An operator of a plan, or the source of a streamed input; bytes, work and estimates are of one inference."""
+    """An operator of a plan, or the source of a streamed input; bytes, work and estimates are per inference."""
 
     name: str
     kind: str
@@ -36,9 +36,9 @@ class Layer:
 
 
 def layers(plan: Plan, operators: Sequence[Estimate], waits: Sequence[Sequence[float]] = ()) -> list[Layer]:
-    """The operators of `plan` in execution order, views left out; `operators` are their estimates, by index.
+    """List the operators of `plan` in execution order, without views; `operators` are their estimates, by index.
 
-    `waits` are, by operator, the cycles of its accesses of each of the plan's memories; empty where none are named.
+    `waits` are, by operator, the access cycles for each of the plan's memories; empty if none are named.
     """
     found, names = [], [use.ram.name for use in plan.placed]
     for o, row in operator_rows(plan):
@@ -81,9 +81,9 @@ def layer_rows(found: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> 
 
 
 def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:
-    """Work and estimated cycles of layers as text; with a clock in Hz milliseconds too.
+    """Format the layers' work and estimated cycles; with a clock in Hz also milliseconds.
 
-    Where memories are named, columns with their names say what of the cycles are accesses of what lies there.
+    If memories are named, a column for each tells the cycles spent on accesses there.
     """
     rows = [x for x in found if x.kind != SOURCE]
     whole = sum(x.cycles for x in rows)
@@ -102,5 +102,5 @@ def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:
 
 
 def _width(memory: str) -> int:
-    """Characters of a memory's column."""
+    """Return the characters in a memory's column."""
     return max(len(memory), 10)

@@ -9,7 +9,7 @@ from tvm_cascade.report.text import peak_segment
 
 
 def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:
-    """By name of each operator that runs alone, the reason and what would change it."""
+    """Explain for each operator that runs alone the reason and the remedy, by name."""
     regions = partition(graph)
     alone = {graph.ops[x.op].name: f"{x.reason}; {x.remedy}" for x in regions.left_out}
     peak = peak_segment(plan)

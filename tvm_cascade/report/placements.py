@@ -38,11 +38,11 @@ class Placements:
 
     @property
     def gap_percent(self) -> float | None:
-        """What was reached, above the bound."""
+        """Return the result's gap above the bound, in per cent."""
         return None if not self.bound else round((self.reached / self.bound - 1) * 100, 2)
 
     def to_dict(self) -> schema.PlacementBound:
-        """The JSON object under `placement`."""
+        """Return the JSON object under `placement`."""
         return {
             "objective": self.objective,
             "plans": self.plans,
@@ -53,7 +53,7 @@ class Placements:
         }
 
     def to_text(self, memory: str) -> list[str]:
-        """Lines for reading; `memory` is the name of the fastest."""
+        """Format the lines for reading; `memory` names the fastest."""
         unit = "cycles" if self.objective == "time" else "bytes"
         least = "no bound of the plans tried is known"
         if self.bound is not None:
@@ -72,10 +72,10 @@ class Placements:
 def describe_placements(
     placed: Sequence[PlacedPlan], least: float | None, reached_cycles: int, whole: bool
 ) -> Placements | None:
-    """What the placements of plans say, the chosen one first; None without named memories.
+    """Describe plans' placements, the chosen first; None without named memories.
 
-    `least` are the cycles that no plan of the joint search goes below, `reached_cycles` those of the chosen plan as they are
-    printed; `whole` asks for the frontier, which places every plan again with less of the fastest memory.
+    `least` is a lower bound on cycles from the joint search, `reached_cycles` the chosen plan's as printed; `whole`
+    asks for the frontier, which places every plan again with less of the fastest memory.
     """
     if not placed:
         return None
@@ -91,12 +91,12 @@ def describe_placements(
 
 
 def _paid(placed: PlacedPlan) -> float:
-    """Cycles that depend on the placement."""
+    """Return the cycles that depend on the placement."""
     return placed.placement.cycles - placed.placement.saved
 
 
 def _least(placed: PlacedPlan) -> float:
-    """A bound of a plan's cycles: what does not depend on the placement, and the bound of what does."""
+    """Bound a plan's cycles: the part independent of the placement, and the dependent part's bound."""
     weights = placed.problem.weights
     least = placed.placement.bound
     if weights is not None and weights.flash is None:  # the bound leaves out what copies cost
@@ -105,7 +105,7 @@ def _least(placed: PlacedPlan) -> float:
 
 
 def _frontier(placed: Sequence[PlacedPlan]) -> tuple[FastPoint, ...]:
-    """Points by ascending bytes and descending cycles."""
+    """Return the points by ascending bytes and descending cycles."""
     points = sorted((p.fast_bytes, p.cycles) for one in placed for p in _points(one))
     kept: list[FastPoint] = []
     fewest = inf
@@ -117,7 +117,7 @@ def _frontier(placed: Sequence[PlacedPlan]) -> tuple[FastPoint, ...]:
 
 
 def _points(placed: PlacedPlan) -> Iterator[FastPoint]:
-    """A plan as it was placed, and with less of the fastest memory."""
+    """Yield a plan as placed, and with less of the fastest memory."""
     from tvm_cascade.memory import place  # plans in one memory have no placements
 
     last = _point(placed)

@@ -1,8 +1,8 @@
 """The region graph with its cuts, as SVG: no library, sharp at any size, searchable text.
 
-Operators are listed in execution order, one per line; a box is a segment, whose operators run interleaved; a dashed line is
-a cut, with the bytes of whole tensors that live across it. Arcs on the right are tensors: thin in a rolling buffer, thick
-where they exist whole. A bar on the left is a region; operators that are left out of regions are grey.
+Operators are listed in execution order, one per line; a box is a segment, whose operators run interleaved; a dashed
+line is a cut, with the bytes of whole tensors live across. Arcs on the right are tensors: thin in a rolling buffer,
+thick if they exist whole. A bar on the left is a region; operators outside regions are grey.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegionGraph:
 
 
 def region_graph(plan: Plan) -> RegionGraph:
-    """The drawing of a plan's regions and cuts."""
+    """Draw a plan's regions and cuts."""
     lines, boxes, height = _layout(plan)
     at = {line.op: line for line in lines}
     arcs, reach = _arcs(plan, at)
@@ -75,7 +75,7 @@ def region_graph(plan: Plan) -> RegionGraph:
 
 
 def _layout(plan: Plan) -> tuple[list[Line], list[tuple[int, int]], int]:
-    """Lines of operators, the extent of every segment's box, and the height of all."""
+    """Lay out the operators' lines, every segment's box, and the total height."""
     texts = {}
     for row in step_rows(plan):
         texts.setdefault((row["segment"], row["operator"]), f"{row['operator']:<26.26} {row['output']}")
@@ -119,7 +119,7 @@ def _bars(plan: Plan, at: dict[int, Line]) -> list[Bar]:
 
 
 def _arcs(plan: Plan, at: dict[int, Line]) -> tuple[list[Outline], int]:
-    """A curve from the producer to every reader of each tensor, and their extent to the right."""
+    """Draw a curve from the producer to every reader of each tensor, and return their extent to the right."""
     graph = plan.graph
     roots = [s.tensor if s.root is None else s.root for s in plan.storages]
     makers = {roots[t]: o.index for o in graph.ops if not o.view for t in o.outputs}

@@ -1,4 +1,4 @@
-"""What drawings are made of: outlines, and axes with round marks and values as per cent of them."""
+"""Parts of drawings: outlines, and axes with round marks and values in per cent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import floor, log10
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A path of SVG, what it is of, and all that is known of that."""
+    """An SVG path, its kind, and its tip text."""
 
     kind: str
     path: str
@@ -23,15 +23,15 @@ class Axis:
     high: float
 
     def part(self, value: float) -> float:
-        """Where `value` lies, from 0 at `low` to 1 at `high`."""
+        """Return the position of `value`, from 0 at `low` to 1 at `high`."""
         return (value - self.low) / (self.high - self.low)
 
     def percent(self, value: float) -> str:
-        """`part` as a length of CSS."""
+        """Return `part` as a CSS length."""
         return f"{100 * self.part(value):.2f}%"
 
     def marks(self, most: int = 6) -> list[float]:
-        """At most `most` round values, evenly spaced: 1, 2 or 5 times a power of ten apart."""
+        """Choose at most `most` round values, evenly spaced: 1, 2 or 5 times a power of ten apart."""
         rough = (self.high - self.low) / most
         power = 10.0 ** floor(log10(rough))
         step = next(f * power for f in (1, 2, 5, 10, 20) if self._count(f * power) <= most)

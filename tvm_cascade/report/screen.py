@@ -31,7 +31,7 @@ class Choice:
 
     @property
     def options(self) -> str:
-        """Options that get this plan, added to the command."""
+        """Return the options that get this plan, added to the command."""
         work = ceil(self.factor * 10_000) / 10_000
         return "this plan" if self.chosen else f"--sram {self.peak}" + (f" --max-macs {work:g}" if work > 1 else "")
 
@@ -104,7 +104,9 @@ def bound_text(plan: Plan, frontier: Sequence[tuple[int, float]]) -> str:
 
 
 def limits(plan: Plan, layers: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield what limits a plan: operators at the peak of memory, and the slowest one, by names of the file where it has any."""
+    """Yield the limits of a plan: the operators at the memory peak, and the slowest operator, by the file's names if
+    known.
+    """
     at = plan.segments[peak_segment(plan)].ops if plan.segments else ()
     names = [plan.graph.ops[o].name for o in at if not plan.graph.ops[o].view]
     names = [name for name in names if origins.get(name)] or names

@@ -13,16 +13,16 @@ from tvm_cascade.schema.plan import Region, Ring, Step
 
 
 def step_rows(plan: Plan) -> list[Step]:
-    """One record per operator, and per source of a streamed input, in execution order.
+    """List a record per operator, and per streamed input's source, in execution order.
 
-    `live_bytes` is what blocks occupy while the operator's segment runs, bytes that two of them share counted once;
-    `steps` the number of steps; `by` the tile of a step; `rings` the outputs that never exist whole.
+    `live_bytes` is the space occupied by blocks while the operator's segment runs, shared bytes counted once; `steps`
+    the number of steps; `by` a step's tile; `rings` the outputs that never exist whole.
     """
     return [row for _, row in operator_rows(plan)]
 
 
 def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
-    """The records of `step_rows`, each with the operator's index; None of sources."""
+    """List the records of `step_rows`, each with the operator's index; None for sources."""
     blocks = block_rows(plan)
     region_of = partition(plan.graph).region_of
     rows: list[tuple[int | None, Step]] = []
@@ -94,12 +94,12 @@ def _makes(plan: Plan, segment: Segment, op: int, steps: int) -> str:
 
 
 def _outputs(plan: Plan, outputs: Sequence[int]) -> str:
-    """Storage of an operator's outputs as text."""
+    """Format the storage of an operator's outputs."""
     return ", ".join(_storage_text(plan.graph.tensors[t], plan.storages[t]) for t in outputs)
 
 
 def _rings(plan: Plan, outputs: Sequence[int]) -> list[Ring]:
-    """A record for each output that lies in a ring."""
+    """List a record for each output in a ring."""
     tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
     return [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)]
 
@@ -127,7 +127,7 @@ def _ring(tensor: Tensor, storage: Storage) -> Ring:
 
 
 def region_rows(plan: Plan) -> list[Region]:
-    """One record per region: its operators, the segments that it was cut into, and the largest live bytes of these."""
+    """List a record per region: its operators, its segments, and their largest live bytes."""
     blocks = block_rows(plan)
     rows: list[Region] = []
     for ops in partition(plan.graph).regions:

@@ -14,9 +14,9 @@ LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is sug
 
 
 def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
-    """A sentence for each option that would help.
+    """Write a sentence for each option that would help.
 
-    `storable` are the inputs that the network only quantizes: bytes as its stored integers, and as floats.
+    `storable` are the inputs that the network only quantizes: bytes as stored integers, and as floats.
     """
     found = [
         f"--stored-io: {name} takes {stored} bytes as the integers that the network stores, {real} as floats"
@@ -36,15 +36,17 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
 
 
 def ends_large(plan: Plan) -> bool:
-    """Whether the arena is largest while operators of `large_ends` run. Smaller ones are not worth the plans that tell what a
-    cut saves."""
+    """Test whether the arena is largest while operators of `large_ends` run. Smaller ends are not worth the plans that
+    price a cut.
+    """
     segment_of, peak = {op: k for k, segment in enumerate(plan.segments) for op in segment.ops}, peak_segment(plan)
     return any(segment_of[o] == peak for o in large_ends(plan.graph, plan.peak))
 
 
 def large_ends(graph: Graph, arena: int) -> Iterator[int]:
-    """Operators that have, with all behind them, hardly any of the work, and that write a tensor of half of `arena` bytes or
-    more."""
+    """Find operators that have, with everything behind them, hardly any work, but write a tensor of at least half of
+    `arena` bytes.
+    """
     left = graph.macs * LITTLE_WORK
     for op in reversed(graph.ops) if graph.macs else ():
         left -= op.macs
@@ -55,7 +57,7 @@ def large_ends(graph: Graph, arena: int) -> Iterator[int]:
 
 
 def _streamed(plan: Plan, options: PlanOptions) -> Iterator[str]:
-    """The sentence about inputs row by row, where a quick search finds a smaller arena with them."""
+    """Propose inputs row by row, if a quick search finds a smaller arena with them."""
     graph, by_rows = with_inputs_by_rows(plan.graph)
     peak = streamed_peak(graph, options, plan.peak) if by_rows and not plan.placed else None
     if peak is not None:

@@ -15,7 +15,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(template: str, **values: Any) -> str:
-    """The template of that name with `values`; no unprintable characters."""
+    """Render a template with `values`; without unprintable characters."""
     return printable_lines(_environment().get_template(template).render(**values))
 
 
@@ -33,7 +33,7 @@ def _environment() -> Environment:
 
 
 def mark(value: float) -> str:
-    """A number beside an axis, in four digits at most: `20k`, `1.5M`."""
+    """Format a number beside an axis, in at most four digits: `20k`, `1.5M`."""
     for unit, name in ((1_000_000, "M"), (1000, "k")):
         if value >= unit:
             return f"{value / unit:.4g}{name}"

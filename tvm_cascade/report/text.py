@@ -37,7 +37,7 @@ def _ring(storage: Storage, rows: int) -> str:
 
 
 def block_rows(plan: Plan) -> list[Block]:
-    """One record per block of the arena: name, kind, offset and size in bytes, life in segments."""
+    """List a record per block in the arena: name, kind, offset and size in bytes, lifetime in segments."""
     rows: list[Block] = []
     segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
     for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
@@ -74,7 +74,7 @@ def block_rows(plan: Plan) -> list[Block]:
 
 
 def state_rows(plan: Plan) -> list[Placed]:
-    """One record for every state: what the network keeps from one call to the next."""
+    """List a record for every state kept from one call to the next."""
     made = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
     rows: list[Placed] = []
     for before, _ in plan.graph.states:
@@ -89,7 +89,7 @@ def state_rows(plan: Plan) -> list[Placed]:
 
 
 def memory_rows(plan: Plan, weights: Mapping[str, int]) -> list[Memory]:
-    """One record for every memory that the plan was placed in; `weights` are bytes copied there beside the plan."""
+    """List a record for every memory used by the plan; `weights` are bytes copied there besides the plan."""
     rows: list[Memory] = []
     for use in plan.placed:
         taken = use.bytes + weights.get(use.ram.name, 0)
@@ -99,7 +99,7 @@ def memory_rows(plan: Plan, weights: Mapping[str, int]) -> list[Memory]:
 
 
 def memory_table(plan: Plan, weights: Mapping[str, int]) -> str:
-    """The memories of a plan as text, a line each; `weights` as in `memory_rows`."""
+    """Format a plan's memories, a line each; `weights` as in `memory_rows`."""
     lines = [f"{'bytes':>9} {'of':>9} {'cycles/byte':>11}  memory"]
     for use in plan.placed:
         ram, taken = use.ram, use.bytes + weights.get(use.ram.name, 0)
@@ -108,7 +108,7 @@ def memory_table(plan: Plan, weights: Mapping[str, int]) -> str:
 
 
 def memory_map(plan: Plan, width: int = 48) -> str:
-    """The arena as text, a line per block: address range, life over the segments, name."""
+    """Format the arena, a line per block: address range, lifetime over the segments, name."""
     count = max(len(plan.segments), 1)
     lines = [f"{'offset':>9} {'bytes':>9}  {'life over ' + str(count) + ' segments':<{width}}  block"]
     order = [use.ram.name for use in plan.memories]
@@ -122,12 +122,12 @@ def memory_map(plan: Plan, width: int = 48) -> str:
 
 
 def live_bytes(rows: Sequence[Block], segment: int) -> int:
-    """Bytes of the arena that blocks occupy while a segment runs; bytes that two of them share count once."""
+    """Count the arena bytes occupied by blocks while a segment runs; shared bytes count once."""
     return covered((r["offset"], r["offset"] + r["bytes"]) for r in rows if r["lower"] <= segment < r["upper"])
 
 
 def covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Number of addresses that lie in at least one of the spans `[start, stop)`."""
+    """Count the addresses in at least one of the spans `[start, stop)`."""
     total, reached = 0, 0
     for start, stop in sorted(spans):
         total += max(stop - max(start, reached), 0)
@@ -136,29 +136,32 @@ def covered(spans: Iterable[tuple[int, int]]) -> int:
 
 
 def peak_segment(plan: Plan) -> int:
-    """The segment with the most live bytes, the first of equals."""
+    """Find the segment with the most live bytes, the first in a tie."""
     rows = block_rows(plan)
     return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
 
 
 def work_factor(plan: Plan) -> float:
-    """Multiply-accumulates that a plan executes, as a factor of the network's."""
+    """Return a plan's multiply-accumulates relative to the network's."""
     return plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
 
 
 def smallest_of(plan: Plan, frontier: Iterable[tuple[int, float]]) -> int:
-    """Bytes of the smallest plan of no more work than `plan`, of it and a frontier."""
+    """Return the bytes of the smallest plan with no more work than `plan`, on the frontier or itself."""
     return min([plan.peak, *(peak for peak, factor in frontier if factor <= work_factor(plan))])
 
 
 def does_twice(plan: Plan) -> bool:
-    """Whether a plan computes anything twice: for such plans no bound is proven, and bounds at 1.00x do not apply."""
+    """Test whether a plan computes anything twice: then no bound is proven, and bounds at 1.00x do not apply."""
     return plan.macs > plan.baseline_macs
 
 
 def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[int, float]] = ()) -> str:
-    """Peak, baseline, bounds and work, a line each; of a plan larger than the smallest of no more work on its
-    `frontier`, as a cap allows, no gap is told but that of the smallest."""
+    """Format peak, baseline, bounds and work, a line each.
+
+    For a plan larger than the smallest with no more work on its `frontier`, as a cap allows, only the smallest's gap is
+    told.
+    """
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
     least = smallest_of(plan, frontier)
     what = "the arena lies" if least == plan.peak else f"the smallest plan found, of {least} bytes, lies"

@@ -1,8 +1,8 @@
 """Arena occupancy over time: for every block the addresses in use, step by step.
 
-For a whole tensor they reach from the first byte that is still to be read to the end of what has been written, so that
-an output is seen growing into the space of its dying input. Rows at addresses of their own are drawn one by one. Rings,
-counters, accumulators and scratch count in full while their segment runs.
+A whole tensor's range reaches from the first byte still to be read to the end of the written bytes, so an output is
+seen growing into the space of its dying input. Rows with separate addresses are drawn one by one. Rings, counters,
+accumulators and scratch count in full while their segment runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Timeline:
 
 
 class _Progress:
-    """Replay of one segment: how often each operator has run, and from that the bytes of whole tensors in use."""
+    """Replay of a segment: each operator's number of runs, and from that the bytes in use of whole tensors."""
 
     def __init__(self, plan: Plan, tables: AccessTables, segment: int) -> None:
         self.plan, self.tables, self.segment = plan, tables, plan.segments[segment]
@@ -53,9 +53,10 @@ class _Progress:
         self.done = dict.fromkeys(self.segment.trace, 0)
 
     def span(self, tensor: int) -> tuple[int, int]:
-        """The bytes `[low, high)` of a whole tensor in use: the first still to be read, and the end of what is written.
+        """Return the bytes `[low, high)` of a whole tensor in use: the first still to be read, and the end of the
+        written bytes.
 
-        `low` is 0 for tensors read after this segment; in striped segments all of the tensor is in use.
+        `low` is 0 for tensors read after this segment; in striped segments the whole tensor is in use.
         """
         tables, segment = self.tables, self.segment
         node, storage = tables.graph.tensors[tensor], self.plan.storages[tensor]
@@ -83,7 +84,7 @@ class _Progress:
 
 
 def timeline(plan: Plan) -> Timeline:
-    """The occupancy of a plan's arena, sampled `_SAMPLES` times in each segment (at its ends if it has stripes)."""
+    """Record the occupancy of a plan's arena, `_SAMPLES` times in each segment (at the ends if it has stripes)."""
     streamed = {t for s in plan.segments for t in s.streamed}
     sums = any(s.accumulating for s in plan.segments)
     tables = AccessTables(plan.graph, streamed, sums)
@@ -124,9 +125,9 @@ def timeline(plan: Plan) -> Timeline:
 
 
 def _rows(plan: Plan) -> list[tuple[int, int, Band]]:
-    """The rows with addresses of their own, and those of inputs and outputs beside them, as (tensor, row, band).
+    """Collect rows with separate addresses, and rows of adjacent inputs and outputs, as (tensor, row, band).
 
-    What is written over a row, element for element, is part of its band.
+    Data written over a row, element for element, is part of its band.
     """
     if ROWS not in plan.buffers:
         return []
@@ -144,7 +145,7 @@ def _rows(plan: Plan) -> list[tuple[int, int, Band]]:
 
 
 def _row_address(plan: Plan, tensor: int, row: int) -> int:
-    """The address of a row of a tensor that has row addresses, or is whole."""
+    """Return the address of a tensor's row, for a tensor with row addresses or a whole tensor."""
     addresses = plan.storages[tensor].row_addresses
     if addresses:
         return addresses[row]

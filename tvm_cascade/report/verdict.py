@@ -24,7 +24,7 @@ class Need:
 
     @property
     def flash(self) -> int:
-        """All bytes of flash."""
+        """Return all bytes of flash."""
         return self.constants + self.code
 
     def fits(self, room: Room) -> bool | None:

@@ -1,8 +1,9 @@
-"""Where kernels and programs are timed: on this machine (`LocalBench`), or on servers of an RPC tracker (`runtime.farm_bench`).
+"""Benches for timing kernels and programs: this machine (`LocalBench`), or servers of an RPC tracker
+(`runtime.farm_bench`).
 
-Everything that is measured goes through a `Bench`: stages of a search, operators that are substituted, candidates of
-MetaSchedule, and whole programs in turn. It is compiled here for the bench's target, and timed there by TVM's own clock
-(`runtime.clock`), which runs on the machine that computes.
+Every measurement goes through a `Bench`: stages of a search, substituted operators, MetaSchedule's candidates, and
+whole programs in turn. A measured program is compiled here for the bench's target, and timed there by TVM's own clock
+(`runtime.clock`), on the computing machine.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -52,15 +53,15 @@ class Bench(Protocol):
     built_for: Any  # the same as TVM's target, for which is compiled
 
     def timer(self, program: Program) -> Timer:
-        """A timer of a kernel or a program. It raises `FailedRunError` where that does not run."""
+        """Make a timer of a kernel or a program. The timer raises `FailedRunError` if the program does not run."""
         ...
 
     def times(self, timers: Sequence[Timer], repeats: int) -> list[list[float] | str]:
-        """The milliseconds of every timer, several at a time where the bench can; or why it does not run."""
+        """Measure the milliseconds of every timer, several at a time if the bench can; or return why it does not run."""
         ...
 
     def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
-        """Milliseconds of every program, which run in turn on one machine: `rounds` times `repeats` of each."""
+        """Measure the milliseconds of every program, run in turn on one machine: `rounds` times `repeats` of each."""
         ...
 
 
@@ -68,9 +69,12 @@ class LocalBench:
     """This machine: its CPU, or one of its GPUs."""
 
     def __init__(self, workers: int | None = None, target: str = "llvm", device: str | None = None) -> None:
-        """`workers`: threads, default TVM's pool. `target`: "llvm", or "cuda" with or without options. `device`: TVM's name,
-        default that of the target's first one; tests let the CPU stand in for a GPU, where streams have no effect. Raises
-        `MissingToolError` where there is no such GPU."""
+        """Open the bench.
+
+        `workers`: threads, default TVM's pool. `target`: "llvm", or "cuda" with or without options. `device`: TVM's
+        name, by default the target's first device; tests let the CPU stand in for a GPU, where streams have no effect.
+        Raises `MissingToolError` if there is no such GPU.
+        """
         gpu = target.startswith("cuda")
         self.device = device or ("cuda:0" if gpu else "cpu:0")
         self._device: Any = tvm.runtime.device(self.device)
@@ -89,7 +93,7 @@ class LocalBench:
             self.name = self.device if gpu else f"cpu:{self.machine}:{self.workers}"
 
     def timer(self, program: Program) -> Timer:
-        """See `Bench`."""
+        """Make a timer; see `Bench`."""
         module = program.built.mod if program.kernel else program.built
         timed = program.types, program.kernel, program.min_ms, program.kept
         made: list[Timer] = []
@@ -105,16 +109,16 @@ class LocalBench:
         return time
 
     def times(self, timers: Sequence[Timer], repeats: int) -> list[list[float] | str]:
-        """See `Bench`."""
+        """Measure every timer; see `Bench`."""
         return [milliseconds_or_reason(timer, repeats) for timer in timers]
 
     def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
-        """See `Bench`."""
+        """Measure programs in turn; see `Bench`."""
         return run_in_turn([self.timer(p) for p in programs], rounds, repeats)
 
 
 def kernel_program(func: Any, bench: Bench, min_ms: float = MIN_MS) -> Program:
-    """A PrimFunc compiled as a kernel for a bench."""
+    """Compile a PrimFunc as a kernel for a bench."""
     target = bench.built_for
     code = CudaCode((str(target.attrs["arch"]),)) if target.kind.name == "cuda" else None
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -123,7 +127,7 @@ def kernel_program(func: Any, bench: Bench, min_ms: float = MIN_MS) -> Program:
 
 
 def milliseconds_or_reason(timer: Timer, repeats: int) -> list[float] | str:
-    """What a timer measures, or why that does not run."""
+    """Run a timer, or return why it does not run."""
     try:
         return timer(repeats)
     except FailedRunError as error:
@@ -131,5 +135,5 @@ def milliseconds_or_reason(timer: Timer, repeats: int) -> list[float] | str:
 
 
 def types_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and type of every parameter of a PrimFunc."""
+    """Return shape and type of every parameter of a PrimFunc."""
     return [(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]

@@ -18,9 +18,12 @@ Types = Sequence[tuple[tuple[int, ...], str]]  # shape and element type of every
 def clock_of(
     module: Any, device: Any, types: Types, kernel: bool, min_ms: float = MIN_MS, pooled: bool = True
 ) -> Timer:
-    """The timer of a loaded module, also one that lies on another machine: of its function `main`, or of the program
-    `main` that a virtual machine runs. Every call runs it once untimed before; a repetition of a kernel is as many runs as take
-    `min_ms`. `pooled`: memory of a program that is no longer used is kept for others, else it is freed."""
+    """Make the timer of a loaded module, possibly on another machine: for its function `main`, or a virtual machine's
+    program `main`.
+
+    Every call runs it once untimed before; a repetition of a kernel is as many runs as take `min_ms`. `pooled`: memory
+    of a finished program is kept for others, else it is freed.
+    """
     args = [tvm.runtime.tensor(x, device) for x in random_inputs(types)]
     if kernel:
         return lambda repeats: _milliseconds(
@@ -38,7 +41,7 @@ def _milliseconds(result: Any) -> list[float]:
 
 
 def run_in_turn(timers: Sequence[Timer], rounds: int, repeats: int) -> list[list[float]]:
-    """Milliseconds of every timer, in order of the rounds; the last one begins in every other round."""
+    """Measure the milliseconds of every timer, in rounds; every other round begins with the last timer."""
     samples: list[list[float]] = [[] for _ in timers]
     for k in range(rounds):
         order = range(len(timers)) if k % 2 == 0 else range(len(timers) - 1, -1, -1)
@@ -48,12 +51,12 @@ def run_in_turn(timers: Sequence[Timer], rounds: int, repeats: int) -> list[list
 
 
 def last_line(error: Exception) -> str:
-    """What an error of TVM's says, without the way to it."""
+    """Return the message of a TVM error, without the traceback."""
     lines = [x for x in str(error).splitlines() if x.strip()] or [type(error).__name__]
     return lines[-1][:300]
 
 
 def random_inputs(types: Types) -> list[np.ndarray]:
-    """Arrays of the given shapes and types: numbers between 0 and 1, zeros of integers."""
+    """Draw arrays of the given shapes and types: numbers between 0 and 1, zeros for integers."""
     rng = np.random.default_rng(0)
     return [rng.random(shape, dtype="float32").astype(dtype) for shape, dtype in types]

@@ -1,8 +1,8 @@
-"""Requirements of running on a GPU other than TVM: a driver, CUDA's runtime library, and a compiler of CUDA sources.
+"""Requirements of running on a GPU besides TVM: a driver, CUDA's runtime library, and a compiler for CUDA sources.
 
-TVM's wheel carries its CUDA runtime as a library of its own, `libtvm_runtime_cuda.so`, which is loaded where
-`libcuda.so.1` (the driver's) and `libcudart.so.13` are found. Where it is not, modules for CUDA are built all the same,
-with sources in place of machine code: such a module cannot be run anywhere.
+TVM's wheel carries its CUDA runtime as a separate library, `libtvm_runtime_cuda.so`, loaded if `libcuda.so.1` (the
+driver's) and `libcudart.so.13` are found. Otherwise modules for CUDA are built all the same, with sources in place of
+machine code: such a module cannot run anywhere.
 """
 
 # TVM has no stubs: pyright does not see a device's attributes.
@@ -22,7 +22,9 @@ _MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's environment variable: nvrtc (package cu
 
 
 def cuda_compiler() -> str | None:
-    """The compiler for CUDA sources: "nvcc" or "nvrtc", as the user has set it, else nvcc, else nvrtc; None without both."""
+    """Choose the compiler for CUDA sources: "nvcc" or "nvrtc" as set by the user, else nvcc, else nvrtc; None without
+    both.
+    """
     if os.environ.get(_MODE):
         return os.environ[_MODE].lower()
     if find_nvcc():
@@ -32,12 +34,12 @@ def cuda_compiler() -> str | None:
 
 
 def has_cuda(device: int = 0) -> bool:
-    """Whether a module for CUDA can be compiled to machine code and run here, on the GPU of that number."""
+    """Test whether a module for CUDA can be compiled to machine code and run here, on GPU number `device`."""
     return tvm.cuda(device).exist and cuda_compiler() is not None
 
 
 def with_architecture(target: str, device: int = 0) -> str:
-    """`target` with the architecture of an installed GPU (`-arch=sm_...`), unless it gives one."""
+    """Add the architecture of an installed GPU (`-arch=sm_...`) to `target`, unless it gives one."""
     if "-arch=" in target:
         return target
     return f"{target} -arch=sm_{tvm.cuda(device).compute_version.replace('.', '')}"

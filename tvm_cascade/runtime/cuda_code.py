@@ -36,7 +36,7 @@ class CudaCode:
     fast_math: bool = False
 
     def generate(self) -> list[str]:
-        """nvcc's options for the architectures."""
+        """Return nvcc's options for the architectures."""
         names = [arch.removeprefix("sm_") for arch in self.architectures]
         kinds = [f"arch=compute_{n},code=sm_{n}" for n in names]
         if len(names) > 1:
@@ -45,7 +45,7 @@ class CudaCode:
 
 
 def parse_architectures(values: Sequence[str]) -> tuple[str, ...]:
-    """The architectures in "sm_80,sm_90" or several such texts, ascending. Raises `UsageError` for a wrong name."""
+    """Parse the architectures in "sm_80,sm_90" or several such texts, ascending. Raises `UsageError` for a wrong name."""
     names = {name for value in values for name in value.replace(",", " ").split()}
     for name in names:
         if re.fullmatch(r"sm_\d+[af]?", name) is None:
@@ -72,9 +72,9 @@ def require_cuda_compiler(code: CudaCode) -> None:
 
 
 def compile_cuda(source: str, code: CudaCode) -> bytes:
-    """A fat binary (nvcc) or a cubin (nvrtc) of a CUDA source.
+    """Compile a CUDA source to a fat binary (nvcc) or a cubin (nvrtc).
 
-    Raises `ToolError` where the compiler refuses it.
+    Raises `ToolError` if the compiler refuses it.
     """
     from tvm.support import nvcc
 
@@ -96,7 +96,7 @@ def compile_cuda(source: str, code: CudaCode) -> bytes:
 
 @contextmanager
 def compiled_as(code: CudaCode) -> Iterator[None]:
-    """Have TVM compile the CUDA sources of modules that are built inside of the block as `code` says."""
+    """Compile the CUDA sources of modules built in the block as `code` says."""
     before = tvm.get_global_func(_CALLBACK, allow_missing=True)
     tvm_ffi.register_global_func(_CALLBACK, lambda source: compile_cuda(source, code), override=True)
     try:
@@ -107,7 +107,7 @@ def compiled_as(code: CudaCode) -> Iterator[None]:
 
 
 def _known_architectures(compiler: str) -> list[str]:
-    """What the compiler makes code for; empty where it does not say."""
+    """List the architectures known to the compiler; empty if it does not tell."""
     if compiler == "nvcc":
         try:
             command = [find_nvcc() or "nvcc", "--list-gpu-code"]
@@ -125,7 +125,7 @@ def _known_architectures(compiler: str) -> list[str]:
 
 
 def _path() -> str:
-    """The PATH on which TVM finds nvcc."""
+    """Return the PATH on which TVM finds nvcc."""
     found, path = find_nvcc(), os.environ.get("PATH", "")
     return path if found is None else f"{os.path.dirname(found)}{os.pathsep}{path}"
 

@@ -21,9 +21,9 @@ from tvm_cascade.staging.program.schedule_stages import stage_pipeline
 
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:
-    """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU.
+    """Compile a module to an executable for `relax.VirtualMachine`; the target defaults to this machine's CPU.
 
-    `code`: for CUDA, the machine code to make; None: that of the target's architecture, without fast arithmetic.
+    `code`: for CUDA, the machine code to make; None: for the target's architecture, without fast arithmetic.
     """
     target = target or host_target()
     if target.kind.name != "cuda":
@@ -42,7 +42,9 @@ class Session:
         self._turn = threading.Lock()
 
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        """Outputs as arrays, in order. Raises `UsageError` while another thread runs this session."""
+        """Run the program and return outputs as arrays, in order. Raises `UsageError` while another thread runs this
+        session.
+        """
         with self._alone():
             result = self._function(*(tvm.runtime.tensor(np.asarray(x, order="C"), self.device) for x in inputs))
             return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
@@ -57,7 +59,7 @@ class Session:
             self._turn.release()
 
     def times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3) -> list[float]:
-        """Wall-clock milliseconds of `repeats` runs, after `warm_up` runs."""
+        """Measure wall-clock milliseconds of `repeats` runs, after `warm_up` runs."""
         with self._alone():
             return self._times_ms(inputs, repeats, warm_up)
 

@@ -1,8 +1,8 @@
 """Measuring on a farm: servers behind TVM's RPC tracker (rfc/0012).
 
-`Farm` runs jobs in worker processes (`farm_worker`), `parallel` of them, each with a session of a server. A worker that does not
-answer in time, because its server hangs or was cut off, is killed and its job given to another; a job whose server dies is
-measured again. An answer comes from the one worker that holds the job, so that no result is lost or counted twice.
+`Farm` runs jobs in `parallel` worker processes (`farm_worker`), each with a session on a server. A worker that does not
+answer in time, because its server hangs or was cut off, is killed and its job given to another; a job whose server dies
+is measured again. Only the worker that holds a job answers for it, so no result is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it was measured, or cannot be."""
+        """Return True if the job was measured, or cannot be."""
         return self.samples is not None or bool(self.error)
 
     def question(self) -> dict[str, Any]:
-        """The job for a worker."""
+        """Return the job in the worker's format."""
         asked = {"libraries": [str(p) for p in self.libraries], "types": self.types, "kernel": self.kernel}
         return asked | {"min_ms": self.min_ms, "repeats": self.repeats, "rounds": self.rounds}
 
@@ -94,8 +94,11 @@ class Farm:
     """Worker processes that time jobs; a context manager, which ends them."""
 
     def __init__(self, tracker: Tracker, seconds: float = _SECONDS, device: str = "cpu") -> None:
-        """`seconds`: for one library of a job. `device`: "cpu", or "cuda" for the first GPU of every server. Raises `UsageError`
-        without a tracker or a server of the key, `ToolError` where none of them answers."""
+        """Start the workers.
+
+        `seconds`: for one library of a job. `device`: "cpu", or "cuda" for the first GPU of every server. Raises
+        `UsageError` without a tracker or a server for the key, `ToolError` if no server answers.
+        """
         tracker.require()
         self._seconds, self.device, self.key = seconds, device, tracker.key
         self._command = [sys.executable, "-m", "tvm_cascade.runtime.farm_worker"]
@@ -123,12 +126,12 @@ class Farm:
         self.close()
 
     def submit(self, job: Job) -> None:
-        """Have a job timed."""
+        """Send a job to be timed."""
         job.samples, job.error = None, ""
         self._jobs.put(job)
 
     def finished(self, wait: bool) -> Iterator[Job]:
-        """Jobs that are done: those that are now, or, to `wait`, the next one. Raises `ToolError` where no server is left."""
+        """Yield finished jobs: all finished by now, or with `wait` the next. Raises `ToolError` if no server is left."""
         while True:
             try:
                 job = self._done.get(wait, None)
@@ -213,7 +216,7 @@ class Farm:
                 stream.close()
 
     def _answer(self, worker: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any] | None:
-        """The worker's answer; None where it gives none."""
+        """Ask the worker; return None if it does not answer."""
         assert worker.stdin is not None
         try:
             worker.stdin.write(json.dumps(question) + "\n")
@@ -223,7 +226,7 @@ class Farm:
         return self._line(worker, 2 * float(question["seconds"]))
 
     def _line(self, worker: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
-        """The next line of a worker; None where there is none in time."""
+        """Read the next line of a worker; None if it does not come in time."""
         assert worker.stdout is not None
         try:
             ready = select.select([worker.stdout], [], [], seconds)[0]

@@ -25,7 +25,7 @@ class FarmBench:
     """A `Bench`: the servers of a farm, which are all of one kind."""
 
     def __init__(self, farm: Farm, target: str = "llvm") -> None:
-        """`target`: "llvm", or "cuda" with or without options for a farm of GPUs."""
+        """Open the bench; `target`: "llvm", or "cuda" with or without options for a farm of GPUs."""
         self.farm, about = farm, farm.about
         if farm.device == "cuda":
             self.target = target if "-arch=" in target else f"{target} -arch={about['arch']}"
@@ -45,25 +45,25 @@ class FarmBench:
         self._met: list[FarmTimer] | None = None  # timers that are asked while they are collected
 
     def timer(self, program: Program) -> Timer:
-        """See `Bench`."""
+        """Make a timer; see `Bench`."""
         return FarmTimer(self, self._job([program]))
 
     def times(self, timers: Sequence[Timer], repeats: int) -> list[list[float] | str]:
-        """See `Bench`."""
+        """Measure every timer; see `Bench`."""
         for timer in timers:
             if isinstance(timer, FarmTimer):
                 timer.submit(repeats)
         return [milliseconds_or_reason(timer, repeats) for timer in timers]
 
     def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
-        """See `Bench`."""
+        """Measure programs in turn; see `Bench`."""
         job = self._job(programs)
         job.rounds, job.repeats = rounds, repeats
         self.farm.submit(job)
         return self.result(job)
 
     def result(self, job: Job) -> list[list[float]]:
-        """The samples of a job that was submitted, once they are there. Raises `FailedRunError` where it cannot be run."""
+        """Wait for a submitted job and return its samples. Raises `FailedRunError` if it cannot be run."""
         while not job.done:
             for _ in self.farm.finished(wait=True):
                 pass
@@ -73,7 +73,7 @@ class FarmBench:
 
     @contextmanager
     def collecting(self) -> Iterator[list[FarmTimer]]:
-        """Whatever is asked for times meanwhile is not measured, and stands in the list; its times are zeros."""
+        """Collect all timers asked in the block in a list instead of measuring; their times are zeros."""
         self._met = []
         try:
             yield self._met
@@ -81,7 +81,7 @@ class FarmBench:
             self._met = None
 
     def met(self, timer: FarmTimer) -> bool:
-        """Whether a timer that is asked is collected only."""
+        """Record a timer if timers are only collected; return whether they are."""
         if self._met is None:
             return False
         self._met.append(timer)
@@ -106,7 +106,7 @@ class FarmTimer:
         self._bench, self.job = bench, job
 
     def submit(self, repeats: int) -> None:
-        """Have it timed."""
+        """Send the timer's job."""
         self.job.repeats = repeats
         self._bench.farm.submit(self.job)
 

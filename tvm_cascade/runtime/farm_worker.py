@@ -44,7 +44,7 @@ class Worker:
         self._began = self._seconds = 0.0  # when the session began, and how long its longest job may take
 
     def answer(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The result of a job; errors of servers become answers."""
+        """Run a job and return the result; server errors become answers."""
         try:
             self._connect(job["device"], job.get("expect"), float(job["seconds"]))
             if "libraries" not in job:
@@ -61,7 +61,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a session is held."""
+        """Return True if a session is held."""
         return self._session is not None
 
     def _connect(self, device: str, expect: dict[str, Any] | None, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Worker:
 
 
 def _describe(session: Any, device: str) -> dict[str, Any]:
-    """What tells one kind of server from another: its CPU, its threads, the compiler behind its runtime; its GPU if asked for."""
+    """Describe a kind of server: its CPU, its threads, the compiler behind its runtime; its GPU if asked for."""
 
     def ask(name: str, default: Any) -> Any:
         try:

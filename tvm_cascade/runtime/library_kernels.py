@@ -1,10 +1,12 @@
-"""Kernels of cuDNN for programs that call them: `register()` makes `tvm_cascade.cudnn`, which their captured graphs record.
+"""cuDNN kernels for programs that call them: `register()` makes `tvm_cascade.cudnn`, recorded by the programs' captured
+graphs.
 
-Needs nvidia-cudnn-frontend, NVIDIA's Python binding of cuDNN, and cuDNN 9 itself (nvidia-cudnn-cu13, which PyTorch brings too).
+Needs nvidia-cudnn-frontend, NVIDIA's Python binding for cuDNN, and cuDNN 9 itself (nvidia-cudnn-cu13, which PyTorch
+brings too).
 
-A call has a text, which says what is computed, and tensors: what is multiplied, [what is added], weights, [a bias], the result.
-Images have their channels last. Every result has a plan and working memory of its own, made when it is first computed: TVM runs
-a program once before it is captured. In a graph that is replayed nothing of this runs.
+A call has a text, which describes the computation, and tensors: the multiplied tensor, [the added tensor], weights, [a
+bias], the result. Images have channels last. Every result has a separate plan and working memory, made at the first
+computation: TVM runs a program once before capture. A replayed graph runs nothing from this module.
 """
 
 import json
@@ -15,8 +17,11 @@ NAME = "tvm_cascade.cudnn"
 
 
 def register(cudnn=None, tvm_ffi=None, empty=None):
-    """Register the function in this process, which is there once. What it is made of (see `Library`) is imported where it is not
-    given. Raises ImportError without NVIDIA's binding, OSError where that finds no cuDNN."""
+    """Register the function in this process, once.
+
+    The needed libraries (see `Library`) are imported unless given. Raises ImportError without NVIDIA's binding, OSError
+    if that finds no cuDNN.
+    """
     if cudnn is None:
         import cudnn  # pyright: ignore[reportMissingImports]
     if tvm_ffi is None:
@@ -55,7 +60,7 @@ class Library:
 
 
 class Plan:
-    """One call: its graph, with the addresses of its tensors, and working memory."""
+    """A call: its graph, with its tensors' addresses, and working memory."""
 
     def __init__(self, cudnn, asked, tensors, handle, empty, device):
         types = {
@@ -99,7 +104,7 @@ class Plan:
         self._memory = empty((max(1, self.graph.get_workspace_size()),), "uint8", device)
 
     def run(self, handle):
-        """Launch it on the handle's stream."""
+        """Run it on the handle's stream."""
         self.graph.execute(self._pointers, self._memory.data_ptr(), handle=handle)
 
     def _build(self, cudnn, exact):
@@ -128,7 +133,7 @@ class _Operand:
             step *= extent
 
     def channels(self, count, begin):
-        """Extents and strides, as cuDNN orders them, of so many channels from `begin` on, and their address."""
+        """Return extents and strides, in cuDNN's order, of `count` channels from `begin` on, and their address."""
         pointer = self.pointer + begin * (4 if self.name == "float32" else 2)
         if len(self.shape) == 4:
             n, h, w, _ = self.shape

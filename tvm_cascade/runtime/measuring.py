@@ -1,4 +1,4 @@
-"""Where a request measures: on this machine, or on the servers of TVM's RPC tracker that it names."""
+"""Where a request measures: on this machine, or on the servers of its RPC tracker."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def refuse_idle_farm(asked: SearchRequest) -> None:
 
 @contextmanager
 def measuring(asked: SearchRequest) -> Iterator[Bench]:
-    """The bench of a request that measures. Raises `UsageError` and `ToolError` without servers, `MissingToolError` without the
-    GPU that it asks for here."""
+    """Open the bench of a measuring request. Raises `UsageError` and `ToolError` without servers, `MissingToolError`
+    without the requested local GPU.
+    """
     if asked.tracker is None:
         try:
             gpu = asked.target.startswith("cuda")

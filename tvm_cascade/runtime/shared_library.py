@@ -1,8 +1,8 @@
-"""Shared libraries of what was compiled, with machine code for GPUs in them; no GPU or driver is needed.
+"""Shared libraries with embedded GPU machine code; no GPU or driver is needed.
 
-TVM stores the CUDA source text where its CUDA runtime is not loaded, and compiles it at the first run, on the machine
-that runs. So the library's embedded modules are packed here: where one holds source, machine code takes its place. The
-layout is that of `ProcessLibraryBin` (tvm_ffi, `library_module.cc`) and of TVM's `CUDAModuleNode::SaveToBytes`.
+Without its CUDA runtime TVM stores the CUDA source text, and compiles it at the first run, on the running machine. So
+the library's embedded modules are packed here, with machine code in place of source. The layout follows
+`ProcessLibraryBin` (tvm_ffi, `library_module.cc`) and TVM's `CUDAModuleNode::SaveToBytes`.
 """
 
 # TVM has no stubs: pyright infers its functions' types too narrowly.
@@ -42,7 +42,7 @@ def write_library(built: Any, path: Path, code: CudaCode | None = None) -> None:
 
 
 def _packer(compiled: Callable[[str], bytes]) -> Callable[..., str]:
-    """A packer for `export_library` that writes the embedded modules as an assembler file, CUDA sources compiled."""
+    """Make a packer for `export_library` that writes the embedded modules as an assembler file, CUDA sources compiled."""
 
     def pack(module: Any, _system: bool, prefix: str, workspace: str) -> str:
         blob = tvm.get_global_func(_BLOB)(module).numpy().tobytes()
@@ -59,7 +59,7 @@ def _packer(compiled: Callable[[str], bytes]) -> Callable[..., str]:
 
 
 def with_machine_code(blob: bytes, compiled: Callable[[str], bytes]) -> bytes:
-    """The embedded modules of a library, those of CUDA sources with what `compiled` makes of the source."""
+    """Replace CUDA sources in a library's embedded modules by the output of `compiled`."""
     stream = _Reader(blob)
     stream.number()  # bytes that follow
     parts = []
@@ -77,7 +77,7 @@ def with_machine_code(blob: bytes, compiled: Callable[[str], bytes]) -> bytes:
 
 
 def _compiled(content: bytes, compiled: Callable[[str], bytes]) -> bytes:
-    """A module of kind "cuda", [format][table of functions][code], with machine code if its format is source."""
+    """Convert a module of kind "cuda", [format][table of functions][code], to machine code if its format is source."""
     if _Reader(content).text() != b"cuda":
         return content
     head = len(_text(b"cuda"))
@@ -86,7 +86,7 @@ def _compiled(content: bytes, compiled: Callable[[str], bytes]) -> bytes:
 
 
 def _sources(content: bytes, head: int) -> Iterator[int]:
-    """Where the last text of `content` may begin: its length stands before it, and it ends where the content ends."""
+    """Find possible starts of the last text in `content`: its length stands before it, and it ends with the content."""
     for start in range(head + 8, len(content) + 1):
         if (
             content[start - 2 : start] == b"\0\0"

@@ -17,10 +17,11 @@ ms: Any = s_tir.meta_schedule
 
 
 def bench_pair(bench: Bench, min_ms: float, repeats: int, problems: list[CascadeError]) -> tuple[Any, Any]:
-    """A builder for a bench's target, and a runner of what it builds. The runner reports the least time of `repeats` measurements
-    of `min_ms` milliseconds or one call, whichever is longer.
+    """Make a builder for a bench's target, and a runner for its builds.
 
-    Errors that are not a candidate's, such as a farm without servers, go to `problems`: MetaSchedule would change their class.
+    The runner reports the least time of `repeats` measurements of `min_ms` milliseconds or one call, whichever is
+    longer. Errors that are not a candidate's, such as a farm without servers, go to `problems`: MetaSchedule would
+    change their class.
     """
     programs: dict[str, Any] = {}
     return _Builder(bench, programs, min_ms, problems), _Runner(bench, programs, repeats, problems)

@@ -1,1 +1,3 @@
-"""Data sets of `validate` and `quantize`: N samples for the inputs of one network, from an .npz, arrays, or a folder of files."""
+"""Data sets for `validate` and `quantize`: N samples for a network's inputs, from an .npz, arrays, or a folder of
+files.
+"""

@@ -1,4 +1,4 @@
-"""The arrays of a data set, read some samples at a time: an .npz of any size takes the memory of one batch."""
+"""The arrays of a data set, read some samples at a time: an .npz of any size takes the memory of a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Column(Protocol):
     @property
     def dtype(self) -> np.dtype: ...
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Samples `first` to `last`, which is exclusive. Batches are asked for in order."""
+        """Read samples `first` to `last`, exclusive. Batches are asked for in order."""
         ...
 
 
@@ -84,10 +84,10 @@ class FileColumn:
 
 
 def columns(data: str | Path | Mapping[str, np.ndarray]) -> dict[str, Column]:
-    """The arrays of an .npz, or of a mapping, by name.
+    """Open the arrays of an .npz, or of a mapping, by name.
 
-    Raises `LoadError` where the file cannot be read or holds something other than plain arrays, `UsageError` for an array
-    without a first axis.
+    Raises `LoadError` if the file cannot be read or holds anything but plain arrays, `UsageError` for an array without
+    a first axis.
     """
     if isinstance(data, Mapping):
         found: dict[str, Column] = {str(name): ArrayColumn(np.asarray(array)) for name, array in data.items()}
@@ -124,7 +124,9 @@ def _column(path: Path, archive: zipfile.ZipFile, member: str) -> Column:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether the first axis varies fastest, and element type; the stream stands before the values then."""
+    """Read shape, axis order (True if the first axis varies fastest) and element type; the stream then stands before
+    the values.
+    """
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(version)

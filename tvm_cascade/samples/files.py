@@ -1,7 +1,7 @@
-"""Samples from a folder of images or sounds: a subfolder is a class, in sorted order, and every file in it one sample.
+"""Samples from a folder of images or sounds: a subfolder is a class, in sorted order, and every file in it a sample.
 
 Images are read by Pillow (the `images` extra), turned upright, scaled until they cover the input and cut around their
-centre; their channels become those of the input. Sounds are .wav files, read by the standard library: the mean of their
+centre; their channels are converted to the input's. Sounds are .wav files, read by the standard library: the mean over
 channels, cut or filled with silence on both sides. Nothing is resampled.
 """
 
@@ -32,12 +32,12 @@ _ADVICE = "compute what the network takes and save it in an .npz, one array per 
 class FileSamples:
     """The files of a folder as samples of a network's only input; see `sample_set.SampleSet`.
 
-    `spans` gives the real values of black and white, of all channels or of each, or of the least and the greatest
-    amplitude. By default these are the
-    ends of the range that an integer input stores, 0 and 1 for images of a float input, -1 and 1 for sounds.
+    `spans` gives the real values of black and white, for all channels or for each, or of the least and the greatest
+    amplitude. By default these are the ends of the range stored by an integer input, 0 and 1 for images of a float
+    input, -1 and 1 for sounds.
 
-    Raises `UsageError` for a folder without samples or a network that cannot take them, `MissingToolError` without Pillow,
-    `LoadError` for a file that cannot be read.
+    Raises `UsageError` for a folder without samples or a network that cannot take them, `MissingToolError` without
+    Pillow, `LoadError` for a file that cannot be read.
     """
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], spans: Ranges | None = None) -> None:
@@ -58,7 +58,7 @@ class FileSamples:
         self._low, self._high = self._ends(spans or (_whole_range(self._spec, self._images),))
 
     def _ends(self, spans: Ranges) -> tuple[np.ndarray, np.ndarray]:
-        """The real values of black and of white, in a shape that fits the channels of a sample."""
+        """Return the real values of black and white, shaped to fit a sample's channels."""
         _, _, channels, channels_first = self._form
         if len(spans) not in (1, channels):
             what = f"{channels} channels" if self._images else "sounds"
@@ -80,7 +80,7 @@ class FileSamples:
         return {self._spec.name: stored_values(real, self._spec, str(path)).reshape(self._spec.shape)}
 
     def _image(self, path: Path) -> np.ndarray:
-        """Pixels from 0 (black) to 1 (white)."""
+        """Read pixels from 0 (black) to 1 (white)."""
         image, operations = extras.load("pillow", ".Image"), extras.load("pillow", ".ImageOps")
         height, width, channels, channels_first = self._form
         try:
@@ -93,7 +93,7 @@ class FileSamples:
         return pixels.transpose(2, 0, 1) if channels_first else pixels
 
     def _sound(self, path: Path) -> np.ndarray:
-        """Amplitudes from 0 (least) to 1 (greatest); silence is in the middle."""
+        """Read amplitudes from 0 (least) to 1 (greatest); silence is in the middle."""
         amplitudes, rate = _read_wave(path)
         if self._rate is None:
             self._rate = rate, path
@@ -107,7 +107,7 @@ class FileSamples:
 
 
 def _listed(folder: Path) -> tuple[list[Path], tuple[str, ...], list[int]]:
-    """Files, names of classes (none where the folder has no subfolders) and the class of every file."""
+    """List the files, the class names (none if the folder has no subfolders) and every file's class."""
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     here = _files(folder)
     if here and classes:
@@ -135,7 +135,7 @@ def _whole_range(spec: TensorSpec, images: bool) -> Range:
 
 
 def _image_form(spec: TensorSpec) -> tuple[int, int, int, bool]:
-    """Height, width, channels and whether channels are the first axis."""
+    """Return height, width, channels and whether channels are the first axis."""
     shape = spec.shape[1:] if spec.shape[:1] == (1,) and len(spec.shape) > 2 else spec.shape
     if len(shape) == 2:
         return *shape, 1, False
@@ -147,7 +147,7 @@ def _image_form(spec: TensorSpec) -> tuple[int, int, int, bool]:
 
 
 def _waveform(spec: TensorSpec) -> tuple[int, int, int, bool]:
-    """The length of the waveform that an input takes, in place of `_image_form`."""
+    """Return the waveform length taken by an input, in place of `_image_form`."""
     length = prod(spec.shape)
     if max(spec.shape, default=0) != length:
         raise UsageError(f"the input '{spec.name}' is {spec.type_text}, no waveform; {_ADVICE}")
@@ -155,7 +155,7 @@ def _waveform(spec: TensorSpec) -> tuple[int, int, int, bool]:
 
 
 def _read_wave(path: Path) -> tuple[np.ndarray, int]:
-    """Amplitudes from -1 to 1, the mean of all channels, and samples per second."""
+    """Read amplitudes from -1 to 1, the mean over all channels, and samples per second."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()

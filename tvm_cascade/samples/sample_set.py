@@ -1,4 +1,4 @@
-"""`SampleSet`: N samples for the inputs of one network, as its program takes them, with labels where there are any."""
+"""`SampleSet`: N samples for a network's inputs in the program's form, with labels if there are any."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ class SampleSet(Protocol):
     def count(self) -> int: ...
     @property
     def labels(self) -> np.ndarray | None:
-        """N integers, or None."""
+        """Return N integers, or None."""
         ...
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What labels 0, 1, ... are called; empty where nobody says."""
+        """Return the names of labels 0, 1, ...; empty if there are none."""
         ...
 
     def batch(self, first: int, last: int) -> list[Feed]: ...
 
 
 def open_samples(data: Data, specs: Sequence[TensorSpec], spans: Ranges | None = None) -> SampleSet:
-    """The samples of an .npz, of arrays by name or of a folder of images or sounds, for inputs described by `specs`.
+    """Open the samples in an .npz, in arrays by name or in a folder of images or sounds, for inputs described by
+    `specs`.
 
     `spans`: real values of black and white, or of the least and the greatest amplitude (`FileSamples`).
 
-    Raises `UsageError` where the data does not fit the inputs or itself, `LoadError` where it cannot be read.
+    Raises `UsageError` if the data does not fit the inputs or itself, `LoadError` if it cannot be read.
     """
     if not isinstance(data, Mapping) and Path(data).is_dir():
         return FileSamples(Path(data), specs, spans)
@@ -64,7 +65,7 @@ def require_data(data: Data) -> None:
 
 
 def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of one sample of an input: without its batch of 1."""
+    """Return the shape of one input sample: without the batch of 1."""
     return spec.shape[1:] if spec.shape[:1] == (1,) else spec.shape
 
 
@@ -108,7 +109,7 @@ class ArraySamples:
             )
 
     def _counted(self) -> int:
-        """The number of samples. Raises `UsageError` for none, or where arrays have different numbers."""
+        """Return the number of samples. Raises `UsageError` for none, or if arrays have different numbers."""
         counts = {name: column.shape[0] for name, column in self._columns.items()}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
@@ -126,10 +127,10 @@ class ArraySamples:
 
 
 def _by_input(held: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column]:
-    """Return arrays by the names of inputs, where one can only be meant for that input.
+    """Return arrays by input name, if an array can only be meant for that input.
 
-    The array of an only input may have any name but that of the labels. `serving_default_mel:0`, as converters of Keras name an
-    input, is also `mel`.
+    The array of an only input may have any name but the labels'. `serving_default_mel:0`, a name given by Keras
+    converters, is also `mel`.
     """
     free = [name for name in names if name not in held]
     others = [name for name in held if name not in names and name != LABELS]
@@ -156,6 +157,6 @@ def _savez(names: Sequence[str]) -> str:
 
 
 def batches(samples: SampleSet, specs: Iterable[TensorSpec], most: int) -> list[tuple[int, int]]:
-    """Half-open ranges of samples that make up the set: at most `most` each, and inputs of at most 16 MiB."""
+    """Divide the samples into half-open ranges: at most `most` samples each, and inputs of at most 16 MiB."""
     size = max(1, min(most, (16 << 20) // max(1, sum(spec.bytes for spec in specs))))
     return [(first, min(first + size, samples.count)) for first in range(0, samples.count, size)]

@@ -9,11 +9,11 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 def stored_values(values: np.ndarray, spec: TensorSpec, what: str = "the data") -> np.ndarray:
-    """`values` in the element type of an input.
+    """Convert `values` to the element type of an input.
 
-    Values of that type are taken as they are. Others are real values: an input with a scale stores
-    `round(value / scale) + zero_point`, within the range of its type, a float input their floats, and an integer input
-    without a scale, such as indices, the same integers.
+    Values in that type are taken unchanged. All others are real values: an input with a scale stores `round(value /
+    scale) + zero_point`, within the type's range, a float input the float, and an integer input without a scale, such
+    as indices, the same integers.
 
     Raises `UsageError`, which names `what`, for integers that an input without a scale cannot hold, and for real values
     that are not numbers.
@@ -38,7 +38,7 @@ def stored_values(values: np.ndarray, spec: TensorSpec, what: str = "the data") 
 
 
 def _within(values: np.ndarray, spec: TensorSpec, what: str) -> np.ndarray:
-    """`values`; those of an input of indices have to lie below its extent, or count from the end as negative ones do."""
+    """Check `values`: for an index input they must lie below the extent, or count from the end if negative."""
     extent = spec.extent
     if extent is not None and values.size and not (-extent <= values.min() and values.max() < extent):
         raise UsageError(f"{what}: the array '{spec.name}' has indices outside of 0 to {extent - 1}")

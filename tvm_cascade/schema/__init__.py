@@ -1,8 +1,8 @@
-"""What the commands print under `--json`, as typed records, and the JSON schemas derived from them.
+"""The commands' output under `--json` as typed records, and the JSON schemas derived from the records.
 
-A record is a `TypedDict` whose fields are `Annotated` with a sentence for the reader of the schema. The functions that make
-the objects return these types, so a type checker holds them to it; `tests/cli/test_schema.py` holds what is printed to the
-schemas, which allow no other keys.
+A record is a `TypedDict` whose fields are `Annotated` with a sentence for the schema's reader. The functions that make
+the objects return these types, so a type checker enforces them; `tests/cli/test_schema.py` compares printed objects
+with the schemas, which allow no further keys.
 """
 
 from tvm_cascade.schema.derive import VERSION, schema_of

@@ -17,9 +17,9 @@ Schema = dict[str, Any]
 
 
 def schema_of(command: str, record: type) -> Schema:
-    """The schema of the objects that `command` prints, which are of the type `record`.
+    """Derive the schema of the objects printed by `command`, with the type `record`.
 
-    Where the command refuses, it prints an object of the definition `Refusal` in place of its own.
+    If the command refuses, it prints an object of the definition `Refusal` instead.
     """
     definitions: dict[str, Schema] = {}
     own = _object(record, definitions)
@@ -33,7 +33,7 @@ def schema_of(command: str, record: type) -> Schema:
 
 
 def _object(record: type, definitions: dict[str, Schema]) -> Schema:
-    """The schema of a `TypedDict`, which has its keys and no others."""
+    """Derive the schema of a `TypedDict`, with exactly its keys."""
     types = get_type_hints(record, include_extras=True)
     return {
         "description": " ".join((record.__doc__ or "").split()),
@@ -45,7 +45,7 @@ def _object(record: type, definitions: dict[str, Schema]) -> Schema:
 
 
 def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
-    """The schema of a value; records in it become `definitions` by the names of their classes."""
+    """Derive the schema of a value; records in it become `definitions` under their class names."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
         return _of(inner, definitions) | _told(notes)

@@ -9,8 +9,11 @@ _Record = TypeVar("_Record")
 
 
 def filled(record: type[_Record], source: object, **others: object) -> _Record:
-    """The object of the `TypedDict` `record`, in its order of keys: those of `others`, and every other one that is required
-    from the attribute of `source` of that name. Tuples and mappings become lists and dictionaries."""
+    """Fill the `TypedDict` `record`, in its key order: keys in `others` from there, every further required key from
+    `source`'s attribute.
+
+    Tuples and mappings become lists and dictionaries.
+    """
     needed: frozenset[str] = record.__required_keys__  # type: ignore[attr-defined]
     keys = [key for key in get_type_hints(record) if key in others or key in needed]
     return cast("_Record", {key: _plain(others[key] if key in others else getattr(source, key)) for key in keys})

@@ -34,7 +34,7 @@ class Program:
 
 
 def target_for(board: str) -> str:
-    """The target that a board takes by default: the one of its own core, or that with the most of its instructions.
+    """Return a board's default target: its own core, or the target with most of its instructions.
 
     Raises `UsageError` for an unknown board.
     """
@@ -44,10 +44,10 @@ def target_for(board: str) -> str:
 
 
 def require_board(board: str, port: str | None) -> str | None:
-    """The serial port of `board`, None where it is emulated; `port` may be "auto".
+    """Return the serial port of `board`, None if it is emulated; `port` may be "auto".
 
-    Raises `UsageError` for a board that is unknown, that nothing emulates or that has no serial port, and for a port of no
-    board or of several; `MissingToolError` without the emulator or pyserial.
+    Raises `UsageError` for a board that is unknown, that nothing emulates or that has no serial port, and for a port
+    with no board or several; `MissingToolError` without the emulator or pyserial.
     """
     if port is None:
         if board != HOST:
@@ -63,9 +63,9 @@ def require_board(board: str, port: str | None) -> str | None:
 
 
 def open_program(image: Image, board: str, timeout_s: float, port: str | None = None) -> Program:
-    """The network of a compiled folder, run on `board` ("host": in this process), which is behind `port` or emulated.
+    """Open the network of a compiled folder, run on `board` ("host": in this process), behind `port` or emulated.
 
-    Raises `LoadError` where the folder lacks the program, `MissingToolError` without the emulator.
+    Raises `LoadError` if the folder lacks the program, `MissingToolError` without the emulator.
     """
     if port is not None:
         return _on_desk(image, board, timeout_s, port)

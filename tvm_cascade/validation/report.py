@@ -36,11 +36,11 @@ class ValidationReport:
     seconds: float  # wall time
 
     def to_dict(self) -> Validation:
-        """The JSON object of `tvm-cascade validate --json`."""
+        """Return the JSON object of `tvm-cascade validate --json`."""
         return filled(Validation, self)
 
     def to_text(self) -> str:
-        """The report for reading."""
+        """Format the report for reading."""
         lines = [f"ran on          {self.board}, {self.samples} samples in {self.seconds:.1f} s"]
         if self.accuracy is None or self.reference_accuracy is None:
             lines.append("accuracy        not known: the data has no labels")

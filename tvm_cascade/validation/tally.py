@@ -1,4 +1,4 @@
-"""What is counted sample by sample: classes, and differences of outputs from those of the reference."""
+"""Counts sample by sample: classes, and differences between the outputs and the reference's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST_CLASSES = 1000  # of a confusion matrix
 
 
 class Tally:
-    """Sums over samples; the properties are the figures of `ValidationReport`, as of the samples that were added.
+    """Sums over samples; the properties are the figures of `ValidationReport` for the samples added so far.
 
-    Outputs are compared as real values: stored integers of an output with a scale are dequantized.
+    Outputs are compared as real values: stored integers are dequantized if the output has a scale.
     """
 
     def __init__(self, outputs: Sequence[TensorSpec], labelled: bool) -> None:
-        """`labelled`: whether samples have labels, so that accuracy can be counted."""
+        """Set all counts to zero; `labelled` tells that samples have labels, so that accuracy can be counted."""
         self._specs, self._labelled = tuple(outputs), labelled
         self.samples = self._right = self._reference_right = self._agree = 0
         self._elements, self._squares, self._absolute, self._cosines, self.max_abs_diff = 0, 0.0, 0.0, 0.0, 0.0
@@ -53,7 +53,7 @@ class Tally:
     def _pairs(
         self, made: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Real values of every output, by position: the program's and the reference's."""
+        """Return real values of every output, by position: the program's and the reference's."""
         sizes = [np.size(a) for a in wanted.values()]
         if sizes != [made[spec.name].size for spec in self._specs]:
             raise ToolError(
@@ -100,7 +100,7 @@ def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two vectors; 1 for two of only zeros, 0 for one of them."""
+    """Compute the cosine of the angle between two vectors; 1 for two zero vectors, 0 for a single zero vector."""
     if np.array_equal(a, b):
         return 1.0
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))

@@ -29,8 +29,8 @@ def validate_folder(
     progress: Callable[[str], None],
     port: str | None = None,
 ) -> ValidationReport:
-    """The report of the network in `folder`, which was compiled from `model`, on `samples` for its inputs, whose labels are its
-    classes (`require_classes`).
+    """Validate the network in `folder`, compiled from `model`, on `samples`, whose labels are its classes
+    (`require_classes`).
     """
     started, image = time.perf_counter(), read_image(folder)
     (network,) = image.networks

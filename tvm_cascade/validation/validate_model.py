@@ -26,7 +26,10 @@ def validate_model(
     compile: Callable[..., object],
     progress: Callable[[str], None],
 ) -> ValidationReport:
-    """See `tvm_cascade.validate`; `compile` is that of the API. What is missing is said before anything is planned."""
+    """Compile and validate a model; see `tvm_cascade.validate`.
+
+    `compile` is the API's. Missing tools are reported before anything is planned.
+    """
     if not model.is_file():
         raise LoadError(model, "is a folder; give the model's file" if model.is_dir() else "no such file")
     require_reference(model)

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def load(threads=1):
-    """The network, ready to run. `threads`: of the processor, that one run uses; a schedule for a GPU uses none."""
+    """Load the network, ready to run. `threads`: processor threads for a run; a schedule for a GPU uses none."""
     return Network(threads)
 
 
@@ -49,7 +49,7 @@ class Network:
         self._free.append(Session(self._library, self._device, self.metadata))  # the weights are read here
 
     def run(self, arrays):
-        """The outputs by name, for inputs by name. Raises ValueError for inputs that are not the network's."""
+        """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's."""
         given = _checked(arrays, self.metadata["inputs"])
         with self.session() as session:
             if getattr(_pool, "threads", None) != self._threads:  # TVM has a pool for each thread that calls it
@@ -59,7 +59,7 @@ class Network:
 
     @contextlib.contextmanager
     def session(self):
-        """A session that nobody else runs meanwhile."""
+        """Hold a session that nobody else runs meanwhile."""
         with self._lock:
             held = self._free.pop() if self._free else None
         held = held or Session(self._library, self._device, self.metadata)
@@ -80,7 +80,7 @@ class Session:
         self._main = VirtualMachine(library, device)["main"]
 
     def run(self, arrays):
-        """Outputs by name, for input arrays in the network's order."""
+        """Run on input arrays in the network's order, and return outputs by name."""
         import tvm
 
         results = self._main(*(tvm.runtime.tensor(array, self._device) for array in arrays))
@@ -139,7 +139,9 @@ def _checked(arrays, specs):
 
 
 def _integers(array, dtype):
-    """Integers of another width whose values fit: token ids that the network's file has as int64 are int32 here."""
+    """Convert integers to another width if the values fit: token ids that are int64 in the network's file are int32
+    here.
+    """
     if array.dtype == dtype or array.dtype.kind not in "iu" or dtype.kind not in "iu":
         return array
     converted = array.astype(dtype)
