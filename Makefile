@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -82,6 +82,11 @@ $(LINTERS): $(STAMP)
 style: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose.py --gate
+
+# how docstrings read: the share that begins with a verb (a gate of `make style`), and words, by room
+prose: $(STAMP)
+	$(BIN)/python tools/prose.py
 
 # sizes of rooms, files and functions: a report, no limit
 sizes: $(STAMP)
