@@ -11,32 +11,32 @@ Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest
 
 
 def inner_blocks(sch: Schedule) -> list[Any]:
-    """The blocks of a kernel, in the order in which they run."""
+    """Return the blocks inside the root block of a kernel's schedule, in execution order."""
     return sch.get_child_blocks(sch.get_sblock("root"))
 
 
 def iter_kinds(sch: Schedule, block: Any) -> list[bool]:
-    """Per axis of the block, whether it is a reduction."""
+    """Return a bool per axis of the block: True for axes of reduction."""
     return [v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars]
 
 
 def is_reduction(sch: Schedule, block: Any) -> bool:
-    """Whether the block has an axis of reduction."""
+    """Test whether the block has an axis of reduction."""
     return any(iter_kinds(sch, block))
 
 
 def reductions(sch: Schedule) -> list[Any]:
-    """The blocks with an axis of reduction."""
+    """List the kernel's blocks that have an axis of reduction, in execution order."""
     return [b for b in inner_blocks(sch) if is_reduction(sch, b)]
 
 
 def name_of(sch: Schedule, block: Any) -> str:
-    """The block's name, which is unique in its kernel."""
+    """Return the block's name, unique in the kernel."""
     return sch.get(block).name_hint
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    """The number of steps of a loop."""
+    """Return the number of steps of a loop."""
     return int(sch.get(loop).extent)
 
 
@@ -48,25 +48,26 @@ def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
 
 
 def named(sch: Schedule, name: str) -> Any:
-    """The block of a name, with or without the prefix of TVM's own operators."""
+    """Find the block called `name`, with or without the prefix `T_` of TVM's own operators."""
     return next(b for b in inner_blocks(sch) if name_of(sch, b).removeprefix("T_") == name)
 
 
 def producer(sch: Schedule, block: Any, operand: int) -> Any:
-    """The block that computes an operand of another one; None for a parameter."""
+    """Find the block that computes the tensor a block reads as number `operand`; None for a parameter of the kernel."""
     source = sch.get(block).reads[operand].source
     return next((b for b in sch.get_producers(block) if sch.get(b).writes[0].source.same_as(source)), None)
 
 
 def last_behind(sch: Schedule, acc: Any) -> Any:
-    """The block that writes the result: the last one, or one that copies what the reduction `acc` computes there."""
+    """Find the block that writes the result: the last block, or a new copying block if the reduction `acc` is last."""
     last = inner_blocks(sch)[-1]
     return sch.cache_write(acc, 0, "global") if name_of(sch, last) == name_of(sch, acc) else last
 
 
 def consumer_in_order(sch: Schedule, second: Any, last: Any) -> list[Any] | None:
-    """The loops of the last block in the order of the axes of the product `second`; None where it does not read its elements
-    one by one."""
+    """List the loops of the block `last` in the axis order of the product `second`; None unless `last` reads single
+    elements.
+    """
     product = sch.get(second).writes[0].source
     region = next((r.region for r in sch.get(last).reads if r.source.same_as(product)), ())
     axes = [v.var for v in sch.get(last).iter_vars]
@@ -76,8 +77,10 @@ def consumer_in_order(sch: Schedule, second: Any, last: Any) -> list[Any] | None
 
 
 def default_pixels(extent: int, most: int) -> int:
-    """Pixels of an accumulator tile, of at most `most`: a row that fits, else more than half of them, so that the tiles of a
-    row hold as few pixels as possible behind its end."""
+    """Choose the pixels of an accumulator tile, at most `most`: a whole row if possible, else more than half of `most`.
+
+    The chosen width leaves the fewest unused pixels behind the end of a row.
+    """
     return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))
 
 
@@ -99,7 +102,7 @@ def inline_around(sch: Schedule, anchor: Any) -> Any:
 
 
 def is_pad(sch: Schedule, block: Any, mark: str | None) -> bool:
-    """Whether a block copies its input with a border for the reduction of that name."""
+    """Test whether a block pads the input of the reduction called `mark` with a border."""
     return mark is not None and "pad" in name_of(sch, block) and "pool" not in name_of(sch, block)
 
 

@@ -30,9 +30,10 @@ _VECTORS = 2  # of a row in an accumulator tile
 
 
 def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
-    """`softmax(f(q @ k)) @ v` as `stage_kernels` writes it for CPUs: heads are shared by threads, tiles of rows are inside.
+    """Schedule `softmax(f(q @ k)) @ v` for CPUs: heads are shared by threads, with tiles of rows inside.
 
-    `most`: vectors of an accumulator tile."""
+    `most`: vectors of an accumulator tile. Returns None for kernels of another form.
+    """
     sums = reductions(sch)
     if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) != 4:
         return None
@@ -72,7 +73,9 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 
 def _product(sch: Schedule, acc: Any, loops: Sequence[Any], lanes: int = LANES) -> None:
-    """A tile of rows and columns stays in registers over the whole reduction. `loops`: row, block of columns, column, depth."""
+    """Keep a tile of rows and columns in registers over the whole reduction. `loops`: row, block of columns, column,
+    depth.
+    """
     r, block, column, depth = loops
     v, lane = sch.split(column, [None, lanes])
     sch.reorder(block, depth, r, v, lane)
@@ -86,7 +89,7 @@ def _product(sch: Schedule, acc: Any, loops: Sequence[Any], lanes: int = LANES) 
 
 
 def _interleave(sch: Schedule, acc: Any) -> None:
-    """Loop over the rows of a tile inside of a row's reduction."""
+    """Move the loop over a tile's rows inside the reduction of a row, and unroll both."""
     *_, r, k = sch.get_loops(acc)
     sch.reorder(k, r)
     sch.unroll(r)
@@ -94,7 +97,7 @@ def _interleave(sch: Schedule, acc: Any) -> None:
 
 
 def rows(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Several reductions along the last axes of one tensor, and what is made of it by them: a row at a time."""
+    """Schedule several reductions along the last axes of a tensor, and their uses, row by row; None for other kernels."""
     sums = reductions(sch)
     if len(sums) < 2:
         return None
@@ -119,7 +122,7 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
 
 
 def _same_rows(sch: Schedule, acc: Any, last: Any, count: int) -> bool:
-    """Whether a reduction has a value for each row of the last block, rows being the first `count` axes."""
+    """Test whether a reduction has a value for each row of the last block; rows are the first `count` axes."""
     return [extent(sch, loop) for loop in sch.get_loops(acc)[:count]] == [
         extent(sch, loop) for loop in sch.get_loops(last)[:count]
     ]

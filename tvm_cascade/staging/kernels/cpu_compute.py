@@ -25,18 +25,18 @@ ROWS = (
 
 
 def pack(x: Any) -> Any:
-    """A plain tensor `[n][c][h][w]` in packed layout; c is a multiple of `LANES`: `whole` says which."""
+    """Convert a plain tensor `[n][c][h][w]` to packed layout; c is a multiple of `LANES` (see `whole`)."""
     n, c, h, w = x.shape
     return te.compute((n, c // LANES, h, w, LANES), lambda b, o, r, q, v: x[b, o * LANES + v, r, q], name="pack")
 
 
 def whole(channels: int) -> int:
-    """The channels of whole vectors that hold `channels`."""
+    """Round `channels` up to whole vectors of `LANES`."""
     return -(-channels // LANES) * LANES
 
 
 def unpack(x: Any) -> Any:
-    """A packed tensor in plain layout, all channels of its vectors."""
+    """Convert a packed tensor to plain layout, with all channels of the vectors."""
     n, o, h, w, v = x.shape
     return te.compute((n, o * v, h, w), lambda b, c, r, q: x[b, c // LANES, r, q, c % LANES], name="unpack")
 
@@ -50,7 +50,7 @@ def direct_conv2d(
     dilation: Sequence[int],
     layout: str = "NCHW",
 ) -> Any:
-    """Convolution without groups; `weight` is from `pack_weights`, `padding` top, left, bottom, right.
+    """Compute a convolution without groups; `weight` is from `pack_weights`, `padding` top, left, bottom, right.
 
     `layout` of `x`: NCHW, NHWC or `PACKED`. The result is NCHW, or NHWC for NHWC.
     """
@@ -81,20 +81,22 @@ def direct_conv2d(
 
 
 def takes_pixels(shape: Sequence[int], channels: int, packed: bool) -> bool:
-    """Whether a convolution of one tap to `channels` plain channels had better be `direct_pointwise`, of vectors of pixels.
+    """Test whether a convolution of one tap to `channels` plain channels is faster as `direct_pointwise`, by pixel
+    vectors.
 
-    `shape` is that of its input in NCHW, whose pixels have to fill a vector. One that is `packed` is read as well by the kernel
-    whose vectors are of channels, which passes by all weights less often: where they exceed the near cache, that one is faster.
+    `shape` is the input's in NCHW; the pixels have to fill a vector. The kernel with vectors of channels reads packed
+    inputs too, and reads all weights less often: with `packed` inputs and weights larger than the near cache it is
+    faster, and the result is False.
     """
     near = shape[1] * channels * ITEM_BYTES["float32"] <= _NEAR
     return int(shape[2]) * int(shape[3]) >= LANES and (not packed or near)
 
 
 def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
-    """A convolution of one tap, stride 1, without padding, from NCHW to NCHW; `weight` is from `pack_rows`.
+    """Compute a convolution of one tap, stride 1, without padding, from NCHW to NCHW; `weight` is from `pack_rows`.
 
-    Vectors are of pixels, of which there is one vector at least, so that no channel fills one up. It is the product of a
-    matrix of weights with one of pixels, whose columns are copied tile by tile (Goto and van de Geijn, ACM TOMS 2008).
+    Vectors hold pixels (at least one vector), so channels need no padding. The kernel is a product of the weight matrix
+    with a matrix of pixels, copied tile by tile (Goto and van de Geijn, ACM TOMS 2008).
     """
     n, _, high, wide = (int(d) for d in x.shape)  # of channels there may be more, which fill up a vector
     pixels, (blocks, depth, rows) = high * wide, (int(d) for d in weight.shape)
@@ -122,7 +124,7 @@ def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
 def direct_depthwise(
     x: Any, weight: Any, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Any:
-    """Depthwise convolution of a packed tensor; `weight` is from `pack_taps`."""
+    """Compute a depthwise convolution of a packed tensor; `weight` is from `pack_taps`."""
     n, blocks, h, w, lanes = (int(d) for d in x.shape)
     kh, kw = (int(d) for d in weight.shape[1:3])
     oh, ow = output_extents((h, w), (kh, kw), strides, padding, dilation)
@@ -143,14 +145,14 @@ def direct_depthwise(
 def output_extents(
     size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Rows and columns of a convolution's output."""
+    """Compute the rows and columns of a convolution's output."""
     return tuple(
         (size[a] + padding[a] + padding[a + 2] - (window[a] - 1) * dilation[a] - 1) // strides[a] + 1 for a in (0, 1)
     )
 
 
 def padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
-    """`x` with zeros around its rows and columns."""
+    """Compute `x` with zeros around rows and columns; `padding`: top, left, bottom, right."""
     top, left, bottom, right = padding
     axis = layout.index("H")
     before, (h, w), behind = x.shape[:axis], x.shape[axis : axis + 2], x.shape[axis + 2 :]
@@ -164,7 +166,9 @@ def padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
 
 
 def pack_weights(oihw: np.ndarray, depth: int = 1) -> np.ndarray:
-    """OIHW weights as `[oc/v][ic/depth][kh][kw][depth][v]`, the last blocks of `v = LANES` and of `depth` filled with zeros."""
+    """Pack OIHW weights as `[oc/v][ic/depth][kh][kw][depth][v]`, with v = `LANES`; the last blocks are filled with
+    zeros.
+    """
     o, i, h, w = oihw.shape
     deep = -(-i // depth)
     full = np.zeros((whole(o), deep * depth, h, w), oihw.dtype)
@@ -174,7 +178,7 @@ def pack_weights(oihw: np.ndarray, depth: int = 1) -> np.ndarray:
 
 
 def pack_rows(oihw: np.ndarray) -> np.ndarray:
-    """Weights `[o][i][1][1]` of a pointwise convolution as `[o/r][i][r]`, r = `ROWS`, the last block filled with zeros."""
+    """Pack pointwise weights `[o][i][1][1]` as `[o/r][i][r]`, with r = `ROWS`; the last block is filled with zeros."""
     o, i = oihw.shape[:2]
     full = np.zeros((-(-o // ROWS) * ROWS, i), oihw.dtype)
     full[:o] = oihw[:, :, 0, 0]
@@ -182,7 +186,9 @@ def pack_rows(oihw: np.ndarray) -> np.ndarray:
 
 
 def pack_taps(oihw: np.ndarray) -> np.ndarray:
-    """Weights `[c][1][kh][kw]` of a depthwise convolution as `[c/v][kh][kw][v]`, the last block filled with zeros."""
+    """Pack depthwise weights `[c][1][kh][kw]` as `[c/v][kh][kw][v]`, with v = `LANES`; the last block is filled with
+    zeros.
+    """
     c, _, h, w = oihw.shape
     full = np.zeros((whole(c), h, w), oihw.dtype)
     full[:c] = oihw[:, 0]
@@ -190,7 +196,7 @@ def pack_taps(oihw: np.ndarray) -> np.ndarray:
 
 
 def direct_product(x: Any, weight: Any, columns: int) -> Any:
-    """`x @ w` for `x` [..., depth]; `weight` is packed by `pack_columns`."""
+    """Compute `x @ w` for `x` [..., depth]; `weight` is w packed by `pack_columns`."""
     *rows, depth = x.shape
     blocks, _, lanes = (int(d) for d in weight.shape)
     k: Any = te.reduce_axis((0, int(depth)), "k")
@@ -206,7 +212,9 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
 
 
 def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
-    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads contiguously."""
+    """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads
+    contiguously.
+    """
     depth, columns = weight.shape
     lanes = LANES * (4 if rows == 1 else 2)
     lanes = min(lanes, -(-columns // LANES) * LANES)
@@ -217,7 +225,9 @@ def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
 
 
 def attention_scores(q: Any, k: Any) -> Any:
-    """`q @ k` for q [..., rows, depth], k [..., depth, columns] of the same leading axes; k is packed by vectors of columns."""
+    """Compute `q @ k` for q [..., rows, depth] and k [..., depth, columns] with equal leading axes; packs k by column
+    vectors.
+    """
     *heads, depth, columns = (int(d) for d in k.shape)
     several = [int(d) for d in q.shape[:-2]]
     blocks = whole(columns) // LANES
@@ -241,7 +251,7 @@ def attention_scores(q: Any, k: Any) -> Any:
 
 
 def softmax(x: Any) -> Any:
-    """Softmax over the last axis, with an exponential that is made of vector instructions."""
+    """Compute the softmax over the last axis, with an exponential made from vector instructions."""
     *rows, columns = x.shape
     r1, r2 = (te.reduce_axis((0, columns), "s") for _ in range(2))
     largest: Any = te.compute(rows, lambda *at: te.max(x[(*at, r1)], axis=[r1]), name="softmax_maxelem")
@@ -255,9 +265,10 @@ _LEAST_EXPONENT = -87.0  # of e, above which results are no denormal numbers
 
 
 def _exp(x: Any) -> Any:
-    """e to the power of x, for x up to 88, within two units in the last place; 0 below -87, infinities included.
+    """Compute e to the power x within two units in the last place, for x up to 88; 0 below -87, infinities included.
 
-    `2**n * p(x - n * log 2)` with the polynomial of Cephes (Moshier, expf); log 2 is in two parts, the first of few bits.
+    The form is `2**n * p(x - n * log 2)` with the polynomial of Cephes (Moshier, expf); log 2 is split in two parts,
+    the first with few bits.
     """
     value, n, rest = cast("tuple[Any, Any, Any]", tuple(tirx.Var(name, "float32") for name in ("value", "n", "rest")))
     polynomial: Any = tirx.const(_EXP[0], "float32")

@@ -39,10 +39,10 @@ _MOST_TAPS = 25  # of a window whose loops are unrolled
 
 
 def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
-    """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits.
+    """Schedule a kernel by the first rule that fits, for one core or (`parallel`) all; unchanged if no rule fits.
 
-    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`). A sum in bfloat16 is left as it is: TVM
-    cannot store vectors of that type in an accumulator.
+    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`). Kernels that sum in bfloat16 stay
+    unscheduled: TVM cannot store vectors of bfloat16 in an accumulator.
     """
     if _sums_in_bfloat16(s_tir.Schedule(func)):
         return func
@@ -89,7 +89,7 @@ def _convolution(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 
 def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
-    """Blocks of channels, pixels of a row and taps of the window of a `direct_conv2d`; None for other kernels.
+    """Return a `direct_conv2d`'s channel blocks, pixels per row and window taps; None for other kernels.
 
     Side effect: inlines the element-wise blocks after the convolution.
     """
@@ -131,7 +131,7 @@ def _is_packed(sch: Schedule, block) -> bool:
 
 
 def _output_loops(sch: Schedule, acc, last, blocks: Any) -> list[Any]:
-    """Loops over the output: batch, tiles of blocks, rows, columns, blocks of a tile, channels of a block."""
+    """Order the loops over the output: batch, tiles of blocks, rows, columns, blocks of a tile, channels of a block."""
     count, packed, first = 1 if blocks is None else blocks, _is_packed(sch, last), _channel_axis(sch, acc, last) == 1
     loops = sch.get_loops(last)
     if _is_pointwise(sch, acc):
@@ -149,7 +149,7 @@ def _output_loops(sch: Schedule, acc, last, blocks: Any) -> list[Any]:
 
 
 def _is_pointwise(sch: Schedule, acc) -> bool:
-    """Whether a convolution reads the one pixel of its input that an output pixel has its place from."""
+    """Test whether an output pixel of a convolution reads only the input pixel at the same place."""
     held = sch.get(acc)
     _, _, high, wide, _ = held.writes[0].source.ty.shape
     source = [int(d) for d in held.reads[0].source.ty.shape]
@@ -173,7 +173,9 @@ def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
 
 
 def _channel_axis(sch: Schedule, acc, last) -> int:
-    """The axis of the channels, or their blocks, in the output (1 or 3), inferred from the shapes of accumulator and output."""
+    """Return the output axis (1 or 3) of channels or channel blocks, inferred from the shapes of accumulator and
+    output.
+    """
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     _, channels, *pixels = (extent(sch, loop) for loop in sch.get_loops(last))
     if _is_packed(sch, last):
@@ -182,7 +184,9 @@ def _channel_axis(sch: Schedule, acc, last) -> int:
 
 
 def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Pools, means over pixels and depthwise convolutions of packed tensors: a pixel's channels stay in a register."""
+    """Schedule pools, means over pixels and packed depthwise convolutions so that a pixel's channels stay in a
+    register.
+    """
     sums = reductions(sch)
     if len(sums) != 1:
         return None
@@ -238,7 +242,9 @@ def _pack_pad(sch: Schedule, pad, parallel: bool) -> None:
 
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Pools and depthwise convolutions: one row of outputs at a time, loops over taps outside of the row's."""
+    """Schedule pools and depthwise convolutions by rows of outputs, with the loops over taps outside the loop over a
+    row.
+    """
     sums = reductions(sch)
     if len(sums) != 1:
         return None
@@ -267,7 +273,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
 
 
 def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
-    """`direct_product`: a tile of rows and columns stays in registers over the whole reduction.
+    """Schedule `direct_product`: a tile of rows and columns stays in registers over the whole reduction.
 
     Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
     """
@@ -300,7 +306,7 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
 
 
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Other products: up to sixteen columns at a time over the whole reduction."""
+    """Schedule other products: up to sixteen columns at a time over the whole reduction."""
     sums = reductions(sch)
     if len(sums) != 1 or iter_kinds(sch, sums[0])[-2:] != [False, True] or any(iter_kinds(sch, sums[0])[:-1]):
         return None

@@ -29,7 +29,9 @@ class PointTiling:
 
 
 def pointwise(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
-    """`direct_pointwise` with its default tile; None for other kernels. `most`: vectors of an accumulator tile."""
+    """Schedule a `direct_pointwise` with the default tile; None for other kernels. `most`: vectors of an accumulator
+    tile.
+    """
     if not is_pointwise(sch):
         return None
     fits = (rows for rows in point_rows() if 3 * (rows + 1) < 4 * most)  # pixels beside sums
@@ -38,12 +40,14 @@ def pointwise(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 
 def point_rows() -> list[int]:
-    """Channels that a tile may have, the most first."""
+    """List the possible numbers of channels in a tile, the largest first."""
     return [rows for rows in range(ROWS, 0, -1) if ROWS % rows == 0]
 
 
 def is_pointwise(sch: Schedule) -> bool:
-    """Whether a kernel is a `direct_pointwise`. Side effect: inlines the element-wise blocks after it."""
+    """Test whether a kernel is a `direct_pointwise`. Side effect: inlines the element-wise blocks after the
+    convolution.
+    """
     sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "point_acc"]
     if len(sums) != 1:
         return False

@@ -61,7 +61,7 @@ _MANY_BLOCKS = 8  # of tiles, from which on threads share blocks, else what is i
 
 
 def winograd_size(channels: tuple[int, int], out: tuple[int, int], largest: int) -> int | None:
-    """The m by which a convolution has the least work, up to `largest`; None: the direct form has.
+    """Choose the tile size m, up to `largest`, with the least work for a convolution; None if the direct form has less.
 
     `channels`: of input and output; `out`: rows and columns of the output. Work is counted in multiplications.
     """
@@ -76,7 +76,9 @@ def winograd_size(channels: tuple[int, int], out: tuple[int, int], largest: int)
 
 
 def pack_winograd(oihw: np.ndarray, m: int) -> np.ndarray:
-    """OIHW weights of 3x3 windows, transformed: `[oc/v][t * t][ic/v][v of ic][v of oc]`, filled up with zeros."""
+    """Transform and pack 3x3 OIHW weights as `[oc/v][t * t][ic/v][v of ic][v of oc]`, with t = m + 2; padded with
+    zeros.
+    """
     o, i, *_ = oihw.shape
     g = np.array(_WEIGHTS[m])
     full = np.zeros((whole(o), whole(i), m + 2, m + 2))
@@ -86,7 +88,7 @@ def pack_winograd(oihw: np.ndarray, m: int) -> np.ndarray:
 
 
 def winograd_conv2d(x: Any, weight: Any, channels: int, padding: Sequence[int], m: int) -> Any:
-    """3x3 convolution of stride 1 of a packed tensor of batch 1 to `channels`, in plain layout.
+    """Compute a 3x3 convolution, stride 1, from a packed tensor with batch 1 to `channels`, in plain layout.
 
     `weight` is from `pack_winograd`, `padding` top, left, bottom, right.
     """
@@ -140,7 +142,9 @@ def _tiles_of_a_block(tiles: int, depth: int, t: int) -> int:
 
 
 def _row(k: Any, matrix: Sequence[Sequence[int]], at: Callable[[int], Any]) -> Any:
-    """Row `k` of a matrix times the vector of `at(0)`, `at(1)`, ...; loops over k are unrolled, which leaves one row each."""
+    """Compute row `k` of a matrix times the vector `at(0)`, `at(1)`, ...; k's loop is unrolled, so a single row
+    remains.
+    """
     value = _weighted(matrix[-1], at)
     for i in range(len(matrix) - 2, -1, -1):
         value = tirx.Select(k == i, _weighted(matrix[i], at), value)
@@ -148,7 +152,7 @@ def _row(k: Any, matrix: Sequence[Sequence[int]], at: Callable[[int], Any]) -> A
 
 
 def _weighted(row: Sequence[int], at: Callable[[int], Any]) -> Any:
-    """A sum of few products, those with 1 first."""
+    """Compute a weighted sum, terms with weight 1 first."""
     terms = sorted(((c, i) for i, c in enumerate(row) if c), key=lambda term: term[0] != 1)
     (first, i), *others = terms
     total = at(i) if first == 1 else at(i) * float(first)
@@ -158,7 +162,7 @@ def _weighted(row: Sequence[int], at: Callable[[int], Any]) -> Any:
 
 
 def winograd(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
-    """A `winograd_conv2d`: block by block of tiles, inside of which block by block of channels. `most`: see `cpu_float`."""
+    """Schedule a `winograd_conv2d` by blocks of tiles, and by blocks of channels inside. `most`: see `cpu_float`."""
     sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "wino_acc"]
     if len(sums) != 1 or len(reductions(sch)) != 1:
         return None
@@ -197,7 +201,7 @@ def winograd(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 
 def _loops(sch: Schedule, last: Any, m: int, depth: int) -> tuple[Any, Any, Any]:
-    """Loops over the output: blocks of tiles, blocks of channels, tiles; what is inside of a tile is unrolled.
+    """Order the loops over the output: blocks of tiles, blocks of channels, tiles; loops inside a tile are unrolled.
 
     `depth`: blocks of input channels.
     """

@@ -32,10 +32,10 @@ class Attention:
     """A rule with dlight's interface."""
 
     def apply(self, func: Any, _target: Any, _tunable: bool) -> Schedule | None:
-        """The kernel's schedule; None where it is no attention.
+        """Schedule an attention kernel; None for other kernels.
 
-        Raises `GraphError` for an attention that has no schedule: those of other rules would allocate memory for its scores,
-        which nothing may inside of a CUDA graph.
+        Raises `GraphError` for an attention without a schedule: other rules would allocate memory for the scores, which
+        is forbidden inside a CUDA graph.
         """
         if not isinstance(func, PrimFunc) or not is_attention(s_tir.Schedule(func)):
             return None
@@ -46,13 +46,13 @@ class Attention:
 
 
 def is_attention(sch: Schedule) -> bool:
-    """Whether a kernel's reductions are those of a product, a softmax and another product."""
+    """Test whether a kernel's reductions are a product, a softmax and another product."""
     names = [name_of(sch, b).removeprefix("T_") for b in reductions(sch)]
     return len(names) == 4 and names[1:3] == ["softmax_maxelem", "softmax_expsum"]
 
 
 def attention(sch: Schedule) -> Schedule:
-    """`softmax(f(q @ k)) @ v`: the threads of a block share rows of scores, and the elements of their rows of the result."""
+    """Schedule `softmax(f(q @ k)) @ v`: the threads of a block share score rows, and the elements of the rows' results."""
     sums = reductions(sch)
     first, largest, total, second = sums
     rows, columns = (extent(sch, loop) for loop in sch.get_loops(largest)[-2:])

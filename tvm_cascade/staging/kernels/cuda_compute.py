@@ -27,8 +27,10 @@ TILES, TF32 = "tiles", "tf32"  # its tiles, and whether it multiplies float32 on
 def convolution_as_product(
     shape: Sequence[int], layout: str, oihw: np.ndarray, geometry: Sequence[Sequence[int]], multiplied: str
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
-    """A convolution without groups of a tensor of `shape`: its weights, packed, and the TE that computes it of the tensor and
-    these. `geometry`: strides, padding and dilation; `multiplied`: as `cost.tiles` has it."""
+    """Return the packed weights of a convolution without groups, and the TE function of tensor and weights.
+
+    `shape`: the tensor's, in `layout`. `geometry`: strides, padding and dilation. `multiplied`: as in `cost.tiles`.
+    """
     strides, padding, dilation = geometry
     n, _, h, w = (int(shape[layout.index(a)]) for a in "NCHW")
     high, wide = (int(d) for d in output_extents((h, w), oihw.shape[2:], strides, padding, dilation))
@@ -45,7 +47,9 @@ def convolution_as_product(
 def dense_as_product(
     shape: Sequence[int], weight: np.ndarray, multiplied: str
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
-    """The product of a tensor of `shape` with a matrix, as `convolution_as_product` has it."""
+    """Return packed weights and TE function for the product of a tensor with a matrix, as `convolution_as_product`
+    does.
+    """
     tiles = choose_tiles(Extents(prod(shape[:-1]), weight.shape[1], weight.shape[0]), multiplied)
 
     def product(x: Any, packed: Any) -> Any:
@@ -55,7 +59,7 @@ def dense_as_product(
 
 
 def pack_rows(weight: np.ndarray, tiles: Tiles) -> np.ndarray:
-    """Weights `[o][i][kh][kw]` or `[depth][columns]` as rows of a tap's channels after those of the tap before it, filled up."""
+    """Pack weights `[o][i][kh][kw]` or `[depth][columns]` as rows, tap by tap with all channels, padded to whole tiles."""
     rows = weight.transpose(0, 2, 3, 1).reshape(weight.shape[0], -1) if weight.ndim == 4 else weight.T
     more = [(0, -rows.shape[0] % tiles.columns), (0, -rows.shape[1] % tiles.chunk)]
     return np.ascontiguousarray(np.pad(rows, more))
@@ -71,9 +75,9 @@ def product_conv2d(
     tiles: Tiles,
     tf32: bool = False,
 ) -> Any:
-    """Convolution without groups of `window` rows and columns; `weight` is from `pack_rows`. The result is in `layout`.
+    """Compute a convolution without groups with a `window` (rows, columns); `weight` is from `pack_rows`.
 
-    `geometry`: strides, padding (top, left, bottom, right) and dilation.
+    `geometry`: strides, padding (top, left, bottom, right) and dilation. The result is in `layout`.
     """
     strides, padding, dilation = geometry
     n, c, h, w = (int(x.shape[layout.index(a)]) for a in "NCHW")
@@ -101,7 +105,7 @@ def product_conv2d(
 
 
 def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles, tf32: bool = False) -> Any:
-    """Product of a tensor's last axis with a matrix; `weight` is from `pack_rows`."""
+    """Compute the product of a tensor's last axis with a matrix; `weight` is from `pack_rows`."""
     shape = [int(d) for d in x.shape]
     rows, depth = prod(shape[:-1]), shape[-1]
 
@@ -123,7 +127,7 @@ def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles, tf32: bool = 
 
 
 def _product(read: Any, rows: int, weight: Any, tiles: Tiles, tf32: bool) -> Any:
-    """The sums, in float32, of whole tiles."""
+    """Compute the sums of whole tiles, in float32."""
     columns, depth = (int(d) for d in weight.shape)
     filled = -(-rows // tiles.rows) * tiles.rows
     left: Any = te.compute((filled, depth), read, name=ROWS)

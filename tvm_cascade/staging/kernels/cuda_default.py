@@ -28,7 +28,7 @@ _LITTLE_SHARED_MEMORY = ("sm_75",)
 
 
 def architecture_of(target: str) -> str:
-    """The architecture in a target such as `cuda -arch=sm_90`. Raises `UsageError` where it has none, or no such name."""
+    """Return the architecture in a target such as `cuda -arch=sm_90`. Raises `UsageError` if missing or malformed."""
     given = next((w.split("=", 1)[1] for w in target.split() if w.startswith("-arch=")), "")
     if re.fullmatch(r"sm_\d+[af]?", given) is None:
         said = f"{given} is no architecture" if given else f"'{target}' has no architecture"
@@ -37,16 +37,16 @@ def architecture_of(target: str) -> str:
 
 
 def cuda_target(target: str) -> tvm.target.Target:
-    """TVM's target for `cuda -arch=sm_90`. Raises `UsageError` without an architecture."""
+    """Return TVM's target for text such as `cuda -arch=sm_90`. Raises `UsageError` without an architecture."""
     limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
     host = tvm.target.Target("llvm")
     return tvm.target.Target({"kind": "cuda", "arch": architecture_of(target), **limits}, host=host)
 
 
 def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
-    """Apply to every kernel that is not scheduled yet one of our rules or the first of dlight's rules that applies.
+    """Schedule every unscheduled kernel by our rules, else by the first of dlight's rules that applies.
 
-    Raises `GraphError` for a kernel that none can schedule.
+    Raises `GraphError` for a kernel without an applicable rule.
     """
     from tvm.s_tir import dlight  # slow to import
 
@@ -75,10 +75,10 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
 
 @contextmanager
 def frames_without_files_known() -> Iterator[None]:
-    """While it lasts, `inspect` knows the modules of the frames on the stack, and of Python's imports, whose files are none.
+    """Set, while the context lasts, the modules `inspect` would look up for stack frames without a source file.
 
-    dlight imports TVM's intrinsics for tensor cores, 248 functions of which each looks at the stack as it is parsed: for such
-    a frame `inspect` asks all modules for their files, each time. The import takes a minute of processor time without this.
+    dlight imports TVM's 248 intrinsics for tensor cores; parsing each looks at the stack, and for such a frame
+    `inspect` asks all modules for their files. Without this context the import takes a minute of processor time.
     """
     names = {f"<frozen {name}>": name for name in ("importlib._bootstrap", "importlib._bootstrap_external")}
     frame = inspect.currentframe()
@@ -97,12 +97,12 @@ def frames_without_files_known() -> Iterator[None]:
 
 
 def _without_tensor_cores(func: Any) -> Any:
-    """The same function, which dlight schedules without tensor cores."""
+    """Mark a function so that dlight schedules without tensor cores."""
     return func.with_attr("dlight.do_not_tensorize", True) if isinstance(func, tvm.tirx.PrimFunc) else func
 
 
 def on_tensor_cores(func: Any) -> bool:
-    """Whether a scheduled kernel, a PrimFunc, multiplies on tensor cores."""
+    """Test whether a scheduled kernel, a PrimFunc, multiplies on tensor cores."""
     found = False
 
     def called(call: tvm.ir.Call) -> None:
@@ -123,7 +123,7 @@ class _Guarded:
         self._failed: list[str] = []
 
     def apply(self, func: Any, target: Any, tunable: bool) -> Any:
-        """dlight's interface: a schedule, or None where the rule does not apply, or failed."""
+        """Apply the guarded rule (dlight's interface): a schedule, or None if the rule does not apply, or failed."""
         try:
             return self._rule.apply(func, target, tunable)
         except Exception as error:  # assertions, and whatever TVM raises of a schedule

@@ -27,7 +27,9 @@ class Elements:
     """A rule with dlight's interface."""
 
     def apply(self, func: Any, _target: Any, _tunable: bool) -> Schedule | None:
-        """The kernel's schedule; None where it has no reduction, several, a long one, one result, or a product of two tensors."""
+        """Schedule a kernel with a single short reduction; None for other reductions, one result, or products of two
+        tensors.
+        """
         if not isinstance(func, PrimFunc):
             return None
         sch = s_tir.Schedule(func)
@@ -43,8 +45,7 @@ def _steps(sch: Schedule, block: Any) -> int:
 
 
 def _shares_operands(sch: Schedule, acc: Any) -> bool:
-    """Whether two tensors are read along an axis of the sum itself, as a product of matrices reads them: its results share
-    what they read, which is for tiles."""
+    """Test whether two tensors are read along a reduction axis, as in a matrix product: shared operands ask for tiles."""
     block = sch.get(acc)
     summed = [v for v, s in zip(block.iter_vars, iter_kinds(sch, acc), strict=True) if s and int(v.dom.extent) > 1]
     return len(block.reads) > 1 and any(
@@ -53,7 +54,7 @@ def _shares_operands(sch: Schedule, acc: Any) -> bool:
 
 
 def elements(sch: Schedule, acc: Any) -> Schedule | None:
-    """The reduction `acc` where its result is used, and everything else fused to the last block."""
+    """Compute the reduction `acc` where the result is used, and fuse all other blocks into the last."""
     last = last_behind(sch, acc)
     for block in inner_blocks(sch):
         if name_of(sch, block) not in (name_of(sch, acc), name_of(sch, last)):

@@ -26,7 +26,9 @@ class Product:
     """A rule with dlight's interface."""
 
     def apply(self, func: Any, _target: Any, _tunable: bool) -> Schedule | None:
-        """The kernel's schedule; None where it is no product of `cuda_compute`. Raises `GraphError` for one without."""
+        """Schedule a product of `cuda_compute`; None for other kernels. Raises `GraphError` for a product without a
+        kernel.
+        """
         if not isinstance(func, PrimFunc):
             return None
         sch = s_tir.Schedule(func)
@@ -40,7 +42,7 @@ class Product:
 
 
 def product(sch: Schedule, acc: Any) -> Schedule:
-    """Share the product `acc`, and the element-wise operators behind it, among blocks of threads as its annotation says."""
+    """Split the product `acc`, and the element-wise operators behind, over blocks of threads as the annotation says."""
     tiles = Tiles(*(int(v) for v in sch.get(acc).annotations[TILES]))
     tf32 = TF32 in sch.get(acc).annotations
     for annotation in (TILES, *([TF32] if tf32 else [])):
@@ -87,7 +89,7 @@ def _as_matrix(sch: Schedule, acc: Any, last: Any) -> None:
 
 
 def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles, names: Mapping[str, str]) -> None:
-    """The product in fragments of `FRAGMENT` rows, columns and depth, by the intrinsics of these names."""
+    """Compute the product in fragments (`FRAGMENT` rows, columns and depth) by the intrinsics in `names`."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     m, m_in = sch.split(m, [None, FRAGMENT])
     n, n_in = sch.split(n, [None, FRAGMENT])
@@ -113,7 +115,7 @@ def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles
 
 
 def _by_fragments(sch: Schedule, block: Any, name: str) -> None:
-    """A copy, or an initialization, of whole fragments by an intrinsic."""
+    """Replace a copy, or an initialization, by intrinsics on whole fragments."""
     i, j = sch.get_loops(block)[-2:]
     i0, i1 = sch.split(i, [None, FRAGMENT])
     j0, j1 = sch.split(j, [None, FRAGMENT])
@@ -124,7 +126,7 @@ def _by_fragments(sch: Schedule, block: Any, name: str) -> None:
 
 
 def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """The product of float32 on tensor cores: one call for all that a warp multiplies in a step."""
+    """Compute the float32 product on tensor cores: one call for all a warp multiplies in a step."""
     rows, columns = tiles.rows // tiles.warp_rows, tiles.columns // tiles.warp_columns
     names = tf32_intrinsics(rows, columns, tiles.depth, _SHARED, _SUMS)
     m, n, step, s, depth = _sliced(sch, partial, tiles)
@@ -145,13 +147,13 @@ def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> No
 
 
 def _sliced(sch: Schedule, partial: Any, tiles: Tiles) -> list[Any]:
-    """The loops of rows, columns, steps, slices and what a slice multiplies in a step."""
+    """Return the loops of rows, columns, steps, slices, and the products of a slice in a step."""
     m, n, *k = sch.get_loops(partial)
     return [m, n, *(k if tiles.slices > 1 else sch.split(k[0], [None, 1, tiles.depth]))]
 
 
 def _by_warps(sch: Schedule, tiles: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, Any]:
-    """One loop over the tiles of the product, each for a block of threads, and one over the parts of a tile, each for a warp."""
+    """Bind one loop over tiles to blocks of threads, and one over a tile's parts to warps; returns both."""
     grid, warps = sch.fuse(*tiles), sch.fuse(*parts)
     sch.bind(grid, "blockIdx.x")
     sch.bind(warps, "threadIdx.y")
@@ -190,7 +192,7 @@ def _epilogue(sch: Schedule, acc: Any, last: Any, grid: Any, tiles: Tiles) -> No
 
 
 def _lanes(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """The product in a rectangle of results for every thread: a warp has 4 rows of 8 of these."""
+    """Compute the product in a rectangle of results per thread; a warp has 4 rows of 8 threads."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     depth, k_in = sch.split(depth, [None, _FLOATS])
     gm, wm, lm, tm = sch.split(m, [None, tiles.warp_rows, 4, tiles.rows // tiles.warp_rows // 4])

@@ -17,7 +17,7 @@ _FEWEST_REGISTERS = (16, 16)  # of SSE2, and for processors that are not known
 
 
 def host_target() -> tvm.target.Target:
-    """The CPU of this machine, with its vector instructions."""
+    """Return the target for this machine's CPU, with all vector instructions."""
     cpu = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
     kind: dict[str, Any] = {"kind": "llvm"}
     if cpu is not None:
@@ -26,9 +26,9 @@ def host_target() -> tvm.target.Target:
 
 
 def processor(target: str) -> tvm.target.Target:
-    """The target `llvm`: this machine's processor, or another one of its family by -mcpu=NAME and -mattr=+A,+B.
+    """Return the target for `llvm`: this machine's processor, or another by -mcpu=NAME and -mattr=+A,+B.
 
-    Raises `UsageError` for other options: what is built for a processor is linked for this system.
+    Raises `UsageError` for other options: binaries for a processor are linked for this system.
     """
     words = target.split()[1:]
     if not words:
@@ -43,7 +43,7 @@ def processor(target: str) -> tvm.target.Target:
 
 
 def written(target: tvm.target.Target) -> str:
-    """A target of the kind `llvm` as text that `processor` reads; without a model it is the family's `generic` one."""
+    """Format a target of kind `llvm` as text for `processor`; a target without a model becomes `generic`."""
     attrs: Any = target.attrs
     features = ",".join(map(str, attrs.get("mattr", ())))
     return f"llvm -mcpu={attrs.get('mcpu', 'generic')}" + (f" -mattr={features}" if features else "")
@@ -51,10 +51,11 @@ def written(target: tvm.target.Target) -> str:
 
 @cache
 def accumulators(target: str) -> int:
-    """The most vectors of `LANES` float32 of an accumulator tile: three quarters of the vector registers of a processor.
+    """Return the most vectors of `LANES` float32 in an accumulator tile: three quarters of a processor's vector
+    registers.
 
-    The others hold what is multiplied. `target`: as `processor` reads it. A tile that takes more registers than there are
-    is spilled to the stack in every step of a reduction, and takes four times as long.
+    The remaining registers hold the factors. `target`: text for `processor`. Larger tiles are spilled to the stack in
+    every step of a reduction, and take four times as long.
     """
     has = tvm.get_global_func("target.target_has_feature", allow_missing=True)
     made = processor(target)

@@ -48,7 +48,7 @@ class Record:
 
 
 def digest(func: PrimFunc) -> str:
-    """The key of a kernel in records: 24 hex digits of the SHA-256 of its TVMScript text."""
+    """Compute the key of a kernel in records: 24 hex digits of the SHA-256 of the TVMScript text."""
     return hashlib.sha256(func.script().encode()).hexdigest()[:24]
 
 
@@ -69,7 +69,7 @@ class KernelRecords:
             raise UsageError(f"{self.path}: its records cannot be read ({why}); give another folder") from None
 
     def get(self, func: PrimFunc, target: str) -> Record | None:
-        """The kernel's record for a target; None where there is none."""
+        """Return the kernel's record for a target; None without a record."""
         return self._held.get((target, digest(func)))
 
     def add(self, record: Record) -> None:
@@ -90,16 +90,20 @@ class TunedKernels:
     """Schedules of kernels for one target: the recorded one where there is one, else the default."""
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
-        """`folder` holds the records; None: use defaults only. `target`: of CPUs as `processor` reads it, else as in
-        `record_target`."""
+        """Load the records in `folder`; None: use defaults only.
+
+        `target`: for CPUs text for `processor`, else as in `record_target`.
+        """
         self.target = target if folder is None else record_target(target)
         self._cpu = not target.startswith("cuda")
         self._processor = target
         self.records = None if folder is None else KernelRecords(folder)
 
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
-        """The scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops. On CUDA a kernel without
-        a record is returned unchanged: dlight's rules schedule the whole module later."""
+        """Return the scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops.
+
+        On CUDA a kernel without a record is returned unchanged: dlight's rules schedule the whole module later.
+        """
         tuned = self._recorded(func)
         if tuned is None:
             return schedule_cpu(func, parallel, accumulators(self._processor)) if self._cpu else func
@@ -107,17 +111,19 @@ class TunedKernels:
 
     @property
     def uses_library(self) -> bool:
-        """Whether any record for the target does."""
+        """Test whether any record for the target chooses a library's kernel."""
         return any(r.library and r.target == self.target for r in self.records or ())
 
     def by_library(self, func: PrimFunc | None) -> bool:
-        """Whether a record says that a library's kernel is the fastest for an unscheduled kernel."""
+        """Test whether a record names a library's kernel as the fastest for an unscheduled kernel."""
         record = None if self.records is None or func is None else self.records.get(func, self.target)
         return record is not None and record.library != ""
 
     @property
     def digest(self) -> str:
-        """Digest of all recorded schedules for the target, 12 hex digits; empty where all kernels use the default."""
+        """Compute the digest of all recorded schedules for the target, 12 hex digits; empty if all kernels use the
+        default.
+        """
         used = sorted(
             (r.kernel, json.dumps(r.trace), *([r.library] if r.library else []))
             for r in self.records or ()
@@ -133,15 +139,15 @@ class TunedKernels:
 
 
 def record_target(target: str) -> str:
-    """The target name in records: `llvm` for every CPU, else CUDA with its architecture.
+    """Return the target name in records: `llvm` for every CPU, else CUDA with the architecture.
 
-    Raises `UsageError` for CUDA without an architecture: tuned kernels are those of one.
+    Raises `UsageError` for CUDA without an architecture: tuned kernels serve a single architecture.
     """
     return f"cuda -arch={architecture_of(target)}" if target.startswith("cuda") else "llvm"
 
 
 def apply_trace(func: PrimFunc, trace: list[Any]) -> PrimFunc:
-    """The kernel under a recorded schedule. Raises `UsageError` where TVM cannot apply the trace."""
+    """Apply a recorded schedule to the kernel. Raises `UsageError` if TVM cannot apply the trace."""
     schedule: Any = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
         s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
@@ -152,7 +158,7 @@ def apply_trace(func: PrimFunc, trace: list[Any]) -> PrimFunc:
 
 
 def plain_trace(trace: Any) -> list[Any]:
-    """A schedule's trace as plain Python values that `json` can write."""
+    """Convert a schedule's trace to plain Python values for `json`."""
     return _plain(trace.as_json())
 
 
@@ -167,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def threaded(func: PrimFunc) -> PrimFunc:
-    """A kernel scheduled by `cpu_float` with its outermost loops parallel; their iterations are independent."""
+    """Make the outermost loops of a kernel scheduled by `cpu_float` parallel; their iterations are independent."""
     root = func.body.block
     body = root.body
     nests = [_shared(nest) for nest in body.seq] if isinstance(body, tirx.SeqStmt) else [_shared(body)]

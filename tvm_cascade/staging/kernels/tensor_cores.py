@@ -61,10 +61,10 @@ __forceinline__ __device__ void """
 
 @cache
 def fragment_intrinsics(dtype: str, operands: Any, sums: Any) -> dict[str, str]:
-    """The names of the intrinsics `load_a`, `load_b` (transposed), `init`, `compute` and `store` for a type of `MULTIPLIED`,
-    in fragments of 16 x 16 x 16.
+    """Make the intrinsics `load_a`, `load_b` (transposed), `init`, `compute`, `store` for a type of `MULTIPLIED`;
+    return names.
 
-    `operands`, `sums`: memory scopes that fragments are loaded from and stored to.
+    Fragments are 16 x 16 x 16. `operands`, `sums`: memory scopes fragments are loaded from and stored to.
     """
     made = {
         "load_a": _load(dtype, operands, "wmma.matrix_a", "row_major"),
@@ -78,8 +78,11 @@ def fragment_intrinsics(dtype: str, operands: Any, sums: Any) -> dict[str, str]:
 
 @cache
 def tf32_intrinsics(rows: int, columns: int, depth: int, operands: str, sums: str) -> dict[str, str]:
-    """The names of `init` and `store` for fragments of sums, 16 x 16, and of `compute`: `rows * columns` sums of `depth` products
-    of a warp, whose operands lie in memory of the scope `operands`, rows and columns of them in whole fragments."""
+    """Make the intrinsics `init` and `store` for 16 x 16 fragments of sums, and `compute`; return their names.
+
+    `compute` adds `depth` products to `rows * columns` sums of a warp; the operands lie in the memory scope `operands`,
+    in whole fragments.
+    """
     made = {
         "init": _init(_TF32_DEPTH),
         "store": _store(_TF32_DEPTH, sums),
@@ -98,13 +101,13 @@ def _registered(made: dict[str, tuple[Any, Any]], about: str) -> dict[str, str]:
 
 
 def _place(buffer: Any, stride: Any) -> Any:
-    """The number of a fragment among those of the buffer that it is a part of, whose rows are `stride` elements apart."""
+    """Compute the number of a fragment in the enclosing buffer, whose rows are `stride` elements apart."""
     offset = buffer.elem_offset
     return offset // stride // FRAGMENT * (stride // FRAGMENT) + offset % stride // FRAGMENT
 
 
 def _load(dtype: str, operands: str, fragments: str, order: str) -> tuple[Any, Any]:
-    """What loads a fragment of an operand: what it computes, and the call that does so; the same of those below."""
+    """Return two functions for loading an operand's fragment: the computation, and the call that performs this."""
     n = FRAGMENT
 
     @T.prim_func(s_tir=True)
@@ -137,7 +140,7 @@ def _load(dtype: str, operands: str, fragments: str, order: str) -> tuple[Any, A
 
 
 def _init(depth: int) -> tuple[Any, Any]:
-    """What sets a fragment of sums of `depth` products to zero."""
+    """Return computation and call for setting a fragment of sums over `depth` products to zero."""
     n = FRAGMENT
 
     @T.prim_func(s_tir=True)
@@ -165,7 +168,7 @@ def _init(depth: int) -> tuple[Any, Any]:
 
 
 def _compute(dtype: str) -> tuple[Any, Any]:
-    """What adds the products of two fragments of operands, the second transposed, to one of sums."""
+    """Return computation and call for adding the products of two operand fragments, the second transposed, to sums."""
     n = FRAGMENT
     left, right = "wmma.matrix_a", "wmma.matrix_b"
 
@@ -206,7 +209,7 @@ def _compute(dtype: str) -> tuple[Any, Any]:
 
 
 def _store(depth: int, sums: str) -> tuple[Any, Any]:
-    """What stores a fragment of sums of `depth` products to memory of the scope `sums`."""
+    """Return computation and call for storing a fragment of sums over `depth` products to the memory scope `sums`."""
     n = FRAGMENT
 
     @T.prim_func(s_tir=True)
@@ -241,7 +244,7 @@ def _store(depth: int, sums: str) -> tuple[Any, Any]:
 
 
 def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[Any, Any]:
-    """What the intrinsic computes, and the call that computes it."""
+    """Return computation and call of the TF32 product of a warp."""
     function = f"{TF32_FUNCTION}<{rows // FRAGMENT}, {columns // FRAGMENT}, {depth // _TF32_DEPTH}>"
     source = _TF32_SOURCE
 

@@ -48,34 +48,34 @@ class Machine(Protocol):
 
     @property
     def target(self) -> Any:
-        """The TVM target for MetaSchedule's rules."""
+        """Return the TVM target for MetaSchedule's rules."""
         ...
 
     @property
     def records_as(self) -> str:
-        """The target name in records (`stage_records.record_target`)."""
+        """Return the target name in records (`stage_records.record_target`)."""
         ...
 
     @property
     def name(self) -> str:
-        """Model of the processor or device."""
+        """Return the model name of the processor or device."""
         ...
 
     @property
     def processor(self) -> str | None:
-        """The processor, as `processors.processor` reads it; None: a GPU."""
+        """Return the processor as text for `processors.processor`; None: a GPU."""
         ...
 
     def pair(self) -> tuple[Any, Any]:
-        """A builder and a runner for MetaSchedule."""
+        """Make a builder and a runner for MetaSchedule."""
         ...
 
     def default(self, func: PrimFunc) -> PrimFunc:
-        """The kernel under its default schedule, for one core."""
+        """Apply the default schedule to the kernel, for one core."""
         ...
 
     def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """Least milliseconds of scheduled kernels that take the same parameters, run in turn."""
+        """Measure kernels with equal parameters in turn; return the least milliseconds of each."""
         ...
 
 
@@ -124,8 +124,10 @@ def tune(
 
 @contextlib.contextmanager
 def _numpy_seeded(seed: int) -> Iterator[None]:
-    """MetaSchedule's cost model draws from NumPy's global generator until it has measurements: the same candidates for the
-    same seed, whatever was drawn before."""
+    """Set the seed of NumPy's global generator while the context lasts, and restore the former state.
+
+    MetaSchedule's cost model draws from this generator until measurements exist: equal seeds give equal candidates.
+    """
     before = np.random.get_state()
     np.random.seed(seed)
     try:
@@ -202,12 +204,12 @@ def _cpu_space(processor: str) -> Any:
 
 
 def tunable(func: PrimFunc) -> bool:
-    """Whether a kernel for CPUs has a search space."""
+    """Test whether a kernel for CPUs has a search space."""
     return convolution_shape(s_tir.Schedule(func)) is not None or is_pointwise(s_tir.Schedule(func))
 
 
 def design(sch: Any, processor: str = "llvm") -> list[Any]:
-    """The search space of a convolution on CPUs: one schedule per loop order, which samples the accumulator tile."""
+    """List the search space of a convolution on CPUs: one schedule per loop order, with a sampled accumulator tile."""
     shape = convolution_shape(sch)
     if shape is None:
         assert is_pointwise(sch)
@@ -235,8 +237,9 @@ def design(sch: Any, processor: str = "llvm") -> list[Any]:
 
 
 def _pixels(wide: int, vectors: int) -> list[int]:
-    """Candidate widths of an accumulator tile: the default for so many vectors, and for each number of tiles a row the least
-    that covers it."""
+    """List the candidate widths of an accumulator tile: the default, and the least width for each number of tiles per
+    row.
+    """
     widths = {default_pixels(wide, vectors)}
     for tiles in range(1, wide + 1):
         pixels = -(-wide // tiles)

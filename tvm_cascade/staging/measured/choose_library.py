@@ -55,10 +55,10 @@ def choose_library(
     options: Options = Options(),  # noqa: B008
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Chosen:
-    """Measure what the records in `folder` do not know yet, and add it: in turn with the library's the kernel of every unit, and
-    of every merge that a search with `options` may price.
+    """Measure the library's kernels in turn with ours where `folder` has no record, and record the results.
 
-    `bench`: a GPU of this machine.
+    Measured are the kernels of every unit, and of every merge a search with `options` may price. `bench`: a GPU of this
+    machine.
     """
     records = KernelRecords(folder)
     target = record_target(bench.target)
@@ -85,7 +85,7 @@ def choose_library(
 
 
 def _merges(net: StageGraph, units: UnitGraph, options: Options) -> Iterator[Spec]:
-    """Operators that a search may merge: those of a class, as many as a group may have."""
+    """Yield the merges a search may price: equal-class operators, as many as a group may have."""
     if options.variant not in ("merge", "both"):
         return
     for members in merge_classes(units):
@@ -102,7 +102,7 @@ def _unknown(record: Record | None) -> bool:
 
 
 def _in_turn(ours: Kernel, theirs: Kernel, tuned: TunedKernels, bench: Bench, evicted: int) -> tuple[float, float]:
-    """Milliseconds of either kernel, `evicted` as in `probe`."""
+    """Measure both kernels in turn; return the median milliseconds of each, with `evicted` as in `probe`."""
     mine = replace(ours, func=tuned.scheduled(ours.func, True))
     programs = [probe([[k]], bench, evicted) for k in (mine, theirs)]
     if evicted:
@@ -113,7 +113,7 @@ def _in_turn(ours: Kernel, theirs: Kernel, tuned: TunedKernels, bench: Bench, ev
 
 
 def _record(before: Record | None, ours: Kernel, target: str, machine: str, times: tuple[float, float]) -> Record:
-    """The record of a kernel with what was measured of it and of the library's."""
+    """Make a kernel's record from the times of our kernel and the library's."""
     mine, theirs = times
     library = CUDNN if theirs < mine * (1 - MARGIN) else ""
     if before is None:

@@ -32,7 +32,7 @@ _MOST_ROUNDS, _ENOUGH = 101, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The index of the fastest module, the least milliseconds of all, and the medians of their ratios to the first."""
+    """Index of the fastest module, the least milliseconds of each module, and medians of ratios to the first."""
 
     best: int
     milliseconds: tuple[float, ...]
@@ -60,7 +60,7 @@ def staged(mod: tvm.IRModule, target: Any = None, bench: Bench | None = None) ->
 
 
 def lowering(bench: Bench, metaschedule: str | Path | None = None) -> LowerOptions:
-    """Options of lowering a schedule for a bench; `metaschedule`: folder with records of tuned kernels."""
+    """Return the options for lowering a schedule for a bench; `metaschedule`: folder with records of tuned kernels."""
     from tvm_cascade.staging.program.schedule_stages import LowerOptions
 
     place = int(bench.device.partition(":")[2] or 0)
@@ -68,7 +68,7 @@ def lowering(bench: Bench, metaschedule: str | Path | None = None) -> LowerOptio
 
 
 def fastest_on(bench: Bench, modules: Sequence[tvm.IRModule], runs: int = 7, margin: float = 0.01) -> Choice:
-    """`fastest` for a bench, with this project's kernels."""
+    """Choose the fastest module on a bench, as `fastest` does, with this project's kernels."""
     inputs = [_inputs(mod, 0) for mod in modules]
     programs = [
         Program(staged(mod, bench=bench), [(a.shape, str(a.dtype)) for a in arrays])
@@ -85,7 +85,7 @@ def fastest_on(bench: Bench, modules: Sequence[tvm.IRModule], runs: int = 7, mar
 
 
 def _more(rounds: Sequence[Sequence[float]]) -> int:
-    """Further rounds of short programs."""
+    """Compute the number of further rounds for short programs."""
     taken = sum(map(sum, rounds)) / len(rounds)
     return min(_MOST_ROUNDS, int(_ENOUGH / taken)) - len(rounds) if taken else 0
 

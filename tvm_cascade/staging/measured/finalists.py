@@ -42,7 +42,7 @@ class Finalists:
         return self.names[self.choice.best]
 
     def to_dict(self) -> Timed:
-        """The JSON object `measured` of a schedule."""
+        """Return the JSON object `measured` of a schedule."""
         return {
             "kept": self.chosen,
             "milliseconds": dict(zip(self.names, self.choice.milliseconds, strict=True)),
@@ -58,9 +58,9 @@ def keep_fastest(
     bench: Bench,
     metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
-    """`network_schedule`, or one of the schedules above where that runs faster; and the measurements. Equal ones run once.
+    """Run `network_schedule` and the rivals above; return the fastest with the measurements. Equal schedules run once.
 
-    `bench` runs them. `metaschedule`: folder with records of tuned kernels that all of them run.
+    `bench` runs them. `metaschedule`: folder with records of tuned kernels, used by all.
     """
     candidates = {"searched": network_schedule.schedule}
     others: dict[str, Schedule] = {}
@@ -81,18 +81,20 @@ def keep_fastest(
 def programs_of(
     net: StageGraph, units: UnitGraph, schedules: Sequence[Schedule], bench: Bench, metaschedule: str | Path | None
 ) -> list[Program]:
-    """Every schedule compiled for a bench."""
+    """Compile every schedule for a bench."""
     lower = lowering(bench, metaschedule)
     return [program_of(net, compile_stages(lower_stages(net, units, s, lower), bench.built_for)) for s in schedules]
 
 
 def program_of(net: StageGraph, built: Any) -> Program:
-    """A network that was compiled, to be timed."""
+    """Make a timeable program from a compiled network."""
     return Program(built, [(net.graph.tensors[t].shape, net.graph.tensors[t].dtype) for t in net.graph.inputs])
 
 
 def judge(bench: Bench, programs: Sequence[Program], runs: int = RUNS) -> Choice:
-    """Which program is the fastest: the first, unless another certainly is. In doubt all run again, `_BATCHES` times at most."""
+    """Choose the fastest program: the first, unless another is certainly faster. In doubt all run again, up to
+    `_BATCHES` times.
+    """
     rounds: list[tuple[float, ...]] = []
     while True:
         columns = bench.in_turn(programs, runs)

@@ -44,11 +44,11 @@ class NetworkRunner(ABC):
         self._timers: dict[Any, Timer | None] = {}
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of a stage."""
+        """Measure a stage `repeats` times, in milliseconds."""
         return self._time(tuple(tuple(g) for g in groups), lambda: self._timer_of(groups), repeats)
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Milliseconds of the merged kernel, alone on the device; infinite where the operators do not merge."""
+        """Measure the merged kernel alone on the device, in milliseconds; infinite if the operators do not merge."""
 
         def make() -> Timer | None:
             specs = [self._spec(op) for op in parts]
@@ -63,11 +63,11 @@ class NetworkRunner(ABC):
 
     @abstractmethod
     def _timer_of(self, groups: Groups) -> Timer:
-        """A timer of a stage."""
+        """Make the timer of a stage."""
 
     @abstractmethod
     def _timer_of_kernel(self, kernel: Kernel) -> Timer:
-        """A timer of a kernel that has the device to itself."""
+        """Make the timer of a kernel with the device to itself."""
 
     def _time(self, key: Any, make: Callable[[], Timer | None], repeats: int) -> list[float]:
         if key not in self._timers:
@@ -76,14 +76,14 @@ class NetworkRunner(ABC):
         return [float("inf")] * repeats if timer is None else timer(repeats)
 
     def _spec(self, op: OpFeatures) -> Spec:
-        """The specification of an operator's kernel; raises `UsageError` for an operator of another network."""
+        """Return the specification of an operator's kernel; raises `UsageError` for an operator of another network."""
         spec = self._specs.get(op)
         if spec is None:
             raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
         return spec
 
     def kernel(self, op: OpFeatures) -> Kernel:
-        """The operator's kernel, unscheduled."""
+        """Return the operator's kernel, unscheduled."""
         if op not in self._kernels:
             self._kernels[op] = self._built(self._spec(op))
         return self._kernels[op]
@@ -104,13 +104,15 @@ class CpuRunner(NetworkRunner):
         tuned: TunedKernels | None = None,
         bench: Bench | None = None,
     ) -> None:
-        """`workers`: threads, default TVM's pool. `tuned`: records of tuned kernels; default: default schedules for all.
-        `bench`: where kernels are timed; default: this machine."""
+        """Make a runner. `workers`: threads, default TVM's pool. `tuned`: records of tuned kernels, default none.
+
+        `bench`: times the kernels; default: this machine.
+        """
         bench = bench or LocalBench(workers)
         super().__init__(net, units, bench, tuned or TunedKernels(None, bench.target), cpu=True)
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of a stage; see the module's docstring."""
+        """Measure a stage `repeats` times, in milliseconds; see the module's docstring."""
         if len(groups) > 1:
             return super().run(groups, repeats)
         columns = [self._time(("alone", op), partial(self._timer_alone, op), repeats) for op in groups[0]]
@@ -143,5 +145,5 @@ class CpuRunner(NetworkRunner):
 
 
 def device_name(name: str, tuned: TunedKernels) -> str:
-    """The key of stored measurements: the device, and a digest of the kernels' schedules where these are tuned."""
+    """Return the key of stored measurements: the device, with a digest of the kernels' schedules if tuned."""
     return f"{name}:tuned-{tuned.digest}" if tuned.digest else name

@@ -39,9 +39,11 @@ class CudaRunner(NetworkRunner):
         metaschedule: str | Path | None = None,
         streams: int | None = None,
     ) -> None:
-        """`bench`: default: this machine's first GPU; raises `MissingToolError` without one. `metaschedule`: folder with records
-        of tuned kernels; None: default schedules for all. `streams`: groups that are priced as concurrent, at most; None: as many
-        as there are units."""
+        """Make a runner. `bench`: default: this machine's first GPU; raises `MissingToolError` without a GPU.
+
+        `metaschedule`: folder with records of tuned kernels; None: default schedules for all. `streams`: most groups
+        priced as concurrent; None: as many as units.
+        """
         bench = bench or LocalBench(target="cuda")
         super().__init__(net, units, bench, TunedKernels(metaschedule, bench.target), cpu=False)
         self.workers = streams or len(units.units)
@@ -70,7 +72,7 @@ class CudaRunner(NetworkRunner):
 
 
 def without(timer: Timer, empty: Timer) -> Timer:
-    """Of a copy of the stage: the time of a probe without what it takes to empty the cache, which is timed beside it."""
+    """Make a timer for a single copy of the stage, less the time to empty the cache, which is timed beside."""
 
     def time(repeats: int) -> list[float]:
         samples, spent = timer(repeats), median(empty(repeats))
@@ -80,7 +82,7 @@ def without(timer: Timer, empty: Timer) -> Timer:
 
 
 def evicted_bytes(net: StageGraph, bench: Bench) -> int:
-    """What is read to empty the bench's cache: twice as much as it holds; 0 for a network whose weights lie in it."""
+    """Return the bytes to read for emptying the bench's cache (twice the size); 0 for a network whose weights fit."""
     return 2 * bench.cache_bytes if sum(op.weight_bytes for op in net.graph.ops) > bench.cache_bytes > 0 else 0
 
 
@@ -91,5 +93,5 @@ def probe(groups: Sequence[Sequence[Kernel]], bench: Bench, evicted: int = 0) ->
 
 
 def evicting(size: int, bench: Bench) -> Program:
-    """What a probe with so many `evicted` bytes does before its copies run."""
+    """Make the program a probe runs before the copies, which reads `size` bytes."""
     return Program(compile_stages(evict_module(size, bench.target, bench.device), bench.built_for), (), kept=False)

@@ -28,15 +28,15 @@ class FarmRunner:
         self.workers, self.device = runner.workers, runner.device
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """See `Runner`."""
+        """Measure a stage; see `Runner`."""
         return self._runner.run(groups, repeats)
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """See `Runner`."""
+        """Measure a merged stage; see `Runner`."""
         return self._runner.run_merged(parts, repeats)
 
     def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
-        """See `BatchRunner`. Ends early where a limit strikes; then some stages are not yielded."""
+        """Measure several stages ahead and yield each; see `BatchRunner`. A limit ends this early, with stages missing."""
         submitted: dict[FarmTimer, None] = {}
         open_stages: dict[int, list[FarmTimer]] = {}
         try:
@@ -68,14 +68,14 @@ class FarmRunner:
             yield stages[k]
 
     def _timers_of(self, strategy: str, groups: Groups) -> list[FarmTimer]:
-        """The timers of a stage, compiled now where they are new."""
+        """Return the timers of a stage, compiling new timers now."""
         with self._bench.collecting() as timers:
             self.run_merged(groups[0], 1) if strategy == MERGE else self.run(groups, 1)
         return timers
 
 
 def on_farm(runner: Runner, bench: Bench) -> Runner:
-    """The runner, for several stages at a time where its bench is a farm."""
+    """Return a runner for several stages at a time if the bench is a farm, else the runner itself."""
     return FarmRunner(runner, bench) if isinstance(bench, FarmBench) else runner
 
 
@@ -103,11 +103,11 @@ class _Guess(RecordedCost):
 
 
 def fill_for_search(net: StageGraph, model: MeasuredCost, analytic: AnalyticCost, options: Options) -> None:
-    """Measure the stages that a search asks for, before it does so one by one; `analytic` is the device's model.
+    """Measure the stages a search will ask for, several at a time; `analytic` is the device's model.
 
-    Which those are depends on costs, by branch and bound. They are guessed by searching with the analytic model, measured,
-    and guessed anew with what was measured, until nothing is new: then the search will find all that it needs. Nothing is
-    measured where the runner measures one at a time.
+    By branch and bound, the stages asked for depend on costs. The search runs with the analytic model, the stages found
+    are measured, and the search runs again with these measurements until no stage is new. A runner for single stages
+    measures nothing here.
     """
     if not isinstance(model.runner, BatchRunner):
         return

@@ -20,14 +20,16 @@ def runner_on(
     metaschedule: str | Path | None = None,
     streams: int | None = None,
 ) -> NetworkRunner:
-    """A runner of a network read for the bench's target. `metaschedule`: folder with records of tuned kernels to measure.
-    `streams`: of a GPU; None: one for each unit."""
+    """Make a runner for a network read for the bench's target.
+
+    `metaschedule`: folder with records of tuned kernels to measure. `streams`: for a GPU; None: one per unit.
+    """
     if bench.target.startswith("cuda"):
         return CudaRunner(net, units, bench, metaschedule, streams)
     return CpuRunner(net, units, tuned=TunedKernels(metaschedule, bench.target), bench=bench)
 
 
 def analytic_of(bench: Bench) -> AnalyticCost:
-    """The analytic model of a processor with the bench's threads, or of a GPU."""
+    """Return the analytic model of a processor with the bench's threads, or of a GPU."""
     gpu = bench.target.startswith("cuda")
     return AnalyticCost(find_device(None, "cuda") if gpu else find_device("cpu", "llvm", bench.workers))

@@ -57,12 +57,13 @@ def stages(
     progress: Progress = lambda _text: None,
     kept: Callable[[Found], object] = lambda _found: None,
 ) -> tuple[Schedule, str]:
-    """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
+    """Run the command `stages`: return the JSON object (`parallel.report.describe`) and the text for a reader.
 
-    Measured and learned schedules are run in turn with the sequential and the greedy one (`finalists`), on this machine or
-    on a server of the farm, and the fastest is kept; times are under the key `measured`. With `metaschedule` tuned kernels
-    are measured; operators without a record are tuned first, with `trials` candidates each (0: none; merged operators keep
-    the default kernels); the tuning report is under the key `tuned`. `kept` is called with the schedule that is kept.
+    Measured and learned schedules are run in turn with the sequential and the greedy schedule (`finalists`), on this
+    machine or on a farm's server, and the fastest is kept; times are under the key `measured`. With `metaschedule`
+    tuned kernels are measured; operators without a record are tuned first, with `trials` candidates each (0: none;
+    merged operators keep the default kernels); the tuning report is under the key `tuned`. `kept` is called with the
+    kept schedule.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def stages(
 def _run(
     graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None, *, kept: Kept
 ) -> tuple[Schedule, str]:
-    """`run_stages` with the files of a request."""
+    """Run `run_stages` with the files of a request."""
     if model is None:
         device = find_device(asked.device, asked.target)
         model = AnalyticCost(device, asked.precision, measured_kernels(asked.database, device))
@@ -151,7 +152,7 @@ def _refuse_idle_cudnn(asked: StagesRequest) -> None:
 def _library(
     net: StageGraph, units: UnitGraph, asked: StagesRequest, bench: Bench, options: Options, progress: Progress
 ) -> Chosen | None:
-    """Measure cuDNN's kernels where they are asked for, and have them ready where records say that they are faster."""
+    """Measure cuDNN's kernels if asked for, and load them if records call them faster."""
     if asked.metaschedule is None or not asked.target.startswith("cuda"):
         return None
     if not asked.cudnn:
@@ -208,6 +209,6 @@ def search_learned(
 
 
 def _priced(net: StageGraph, model: CostModel, options: Options) -> tuple[NetworkSchedule, Stages]:
-    """The best schedule by a model, and the stages that the model priced."""
+    """Search the best schedule by a model; return this schedule and the stages priced."""
     best = schedule(net.graph, model, options)
     return best, priced_stages(best)

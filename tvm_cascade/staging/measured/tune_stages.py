@@ -45,10 +45,10 @@ def tune_stages(
     progress: Progress = lambda _text: None,
     bench: Bench | None = None,
 ) -> Report:
-    """Tune kernels without a record: those of every unit, or those that `schedule` runs, merged ones included.
+    """Tune kernels without a record: the kernels of every unit, or of `schedule`'s stages, merges included.
 
-    `bench`: where candidates are measured, which also says what `target` is; None: this machine. Raises `UsageError` for records
-    that cannot be read, `MissingToolError` where something has to be measured on a GPU that is not there.
+    `bench`: measures candidates and decides `target`; None: this machine. Raises `UsageError` for unreadable records,
+    `MissingToolError` if a GPU is needed and missing.
     """
     cpu = not target.startswith("cuda")
     if bench is not None:
@@ -70,8 +70,10 @@ def tune_stages(
 
 
 class BenchMachine:
-    """A `stage_tuning.Machine`: one core of a bench's processor, or its GPU. On processors schedules are searched for a generic
-    one, and measured as compiled for that of the bench."""
+    """A `stage_tuning.Machine`: one core of a bench's processor, or the bench's GPU.
+
+    On processors schedules are searched for a generic model, and measured as compiled for the bench's.
+    """
 
     def __init__(self, bench: Bench) -> None:
         gpu = bench.target.startswith("cuda")
@@ -82,17 +84,17 @@ class BenchMachine:
         self.processor = None if gpu else bench.target
 
     def pair(self) -> tuple[Any, Any]:
-        """MetaSchedule's builder and runner."""
+        """Return MetaSchedule's builder and runner."""
         return bench_pair(self._bench, _MIN_MS, _REPEATS, self._problems)
 
     def default(self, func: PrimFunc) -> PrimFunc:
-        """The hand-written schedule of a processor, the default one of a GPU."""
+        """Apply the hand-written schedule for processors, or the default for GPUs."""
         if self.processor is None:
             return schedule_cuda(tvm.IRModule({"main": func}), self.records_as)["main"]
         return schedule_cpu(func, False, accumulators(self.processor))
 
     def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """See `stage_tuning.Machine`. Raises what ended the search for the candidates."""
+        """Measure kernels in turn, see `stage_tuning.Machine`. Raises the error that ended the search for candidates."""
         if self._problems:
             raise self._problems[0]
         programs = [kernel_program(func, self._bench, _MIN_MS) for func in funcs]

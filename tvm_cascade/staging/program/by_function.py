@@ -35,10 +35,10 @@ def entry_functions(mod: IRModule) -> list[str]:
 
 
 def alone(mod: IRModule, name: str) -> IRModule:
-    """Return the module whose `main` is the function `name` of `mod`, with all that it calls inlined.
+    """Return the module whose `main` is the function `name` of `mod`, with all called functions inlined.
 
-    Raises `GraphError` if it calls itself, a function that is for another code generator, or another function `main`, and if
-    a function is a value, as in a closure.
+    Raises `GraphError` for recursion, for calls to another code generator's function or to another function `main`, and
+    for functions as values, as in a closure.
     """
     relax_functions = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, relax.Function)}
     if set(relax_functions) == {name} == {"main"}:
@@ -84,7 +84,7 @@ def _called(function: Any) -> list[str]:
 
 
 def _passes_on(function: Any, names: Collection[str]) -> bool:
-    """Whether one of the functions `names` is an argument of a call."""
+    """Test whether a function among `names` is an argument of a call."""
     passed: set[str] = set()
 
     def visited(expr: Any) -> None:
@@ -96,7 +96,7 @@ def _passes_on(function: Any, names: Collection[str]) -> bool:
 
 
 def _types(ty: Any) -> list[str]:
-    """The types of elements of a tensor, or of the tensors in a tuple."""
+    """List the element types of a tensor, or of all tensors in a tuple."""
     if isinstance(ty, relax.TupleType):
         return [t for f in ty.fields for t in _types(f)]
     return [str(ty.dtype)] if isinstance(ty, relax.TensorType) else []

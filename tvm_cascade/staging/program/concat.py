@@ -21,7 +21,7 @@ from tvm_cascade.staging.program.specs import Slice, writes
 
 
 def write_in_place(program: Program) -> Program:
-    """The program without the concats whose operands can be written directly into the result."""
+    """Drop the concats whose operands can be written directly into the result."""
     program = _write_parts(program) if program.captured else program
     graph = program.net.graph
     places = list(program.places)
@@ -39,7 +39,7 @@ def write_in_place(program: Program) -> Program:
 
 
 def _write_parts(program: Program) -> Program:
-    """The program without the concats whose operands can be parts of the result; those that read others come first."""
+    """Drop the concats whose operands can be parts of the result; concats that read others come first."""
     graph = program.net.graph
     writer = {t: k for k, spec in enumerate(program.specs) for t in writes(graph, spec)}
     users = Counter(p.root for p in program.places)  # of a storage
@@ -71,14 +71,14 @@ def _write_parts(program: Program) -> Program:
 
 
 def _writes_alone(program: Program, spec: int | None) -> bool:
-    """Whether a kernel writes one tensor, and is no merge."""
+    """Test whether a kernel writes a single tensor, and is no merge."""
     if spec is None or program.specs[spec].merge is not None:
         return False
     return len(writes(program.net.graph, program.specs[spec])) == 1
 
 
 def _is_concat(net: StageGraph, op: Op) -> bool:
-    """Whether an operator is a concat of distinct tensors."""
+    """Test whether an operator is a concat of distinct tensors."""
     name = getattr(net.calls[op.index].op, "name", "")
     return name == "relax.concat" and len(set(op.inputs)) == len(op.inputs) and op.inputs != ()
 
@@ -89,7 +89,7 @@ def _axis(net: StageGraph, op: Op) -> int:
 
 
 def _contiguous(net: StageGraph, op: Op) -> bool:
-    """Whether an operator is a concat whose operands are distinct, contiguous parts of the result."""
+    """Test whether an operator is a concat whose operands are distinct, contiguous parts of the result."""
     if not _is_concat(net, op):
         return False
     out, tensors = net.graph.tensors[op.outputs[0]], net.graph.tensors
@@ -119,7 +119,7 @@ def _moved(graph: Graph, places: Sequence[Place], op: Op, alignment: int) -> lis
 
 
 def _without(program: Program, gone: set[int]) -> Program:
-    """The program without the kernels `gone`; a stage left with a single group becomes one step per kernel."""
+    """Remove the kernels `gone` from the program; a stage left with a single group becomes one step per kernel."""
     number = {k: i for i, k in enumerate(k for k in range(len(program.specs)) if k not in gone)}
     specs = tuple(program.specs[k] for k in number)
     steps: list[Step] = []

@@ -20,7 +20,9 @@ from tvm.tirx import PrimFunc
 
 
 def threads() -> int:
-    """Threads of TVM's pool: `TVM_NUM_THREADS`, else what the pool found. Stages run concurrently up to this many."""
+    """Return the threads of TVM's pool: `TVM_NUM_THREADS`, else the pool's own count. At most so many groups run at
+    once.
+    """
     value = os.environ.get("TVM_NUM_THREADS")
     if value:
         return max(1, int(value))
@@ -37,10 +39,10 @@ class Use:
 
 
 def parallel_lanes(lanes: Sequence[Sequence[Use]], serial: bool = False) -> tuple[PrimFunc, tuple[Hashable, ...]]:
-    """One PrimFunc that runs the lanes concurrently, and the keys of its parameters in order.
+    """Fuse lanes into one PrimFunc that runs them concurrently; return this and the parameters' keys in order.
 
-    Within a lane kernels run in sequence. `serial` runs the lanes one after the other, last first, to test that they are
-    independent.
+    Within a lane kernels run in sequence. `serial` runs the lanes in sequence too, last first, to test their
+    independence.
     """
     params: dict[Hashable, Any] = {}
     bodies = [_sequence([_bind(use, params) for use in lane]) for lane in lanes]
@@ -62,7 +64,7 @@ def _sequence(parts: Sequence[Any]) -> Any:
 
 
 def _bind(use: Use, params: dict[Hashable, Any]) -> Any:
-    """The kernel's body with parameters replaced by the stage's buffers and all other variables renamed."""
+    """Copy the kernel's body with parameters replaced by the stage's buffers and all other variables renamed."""
     fresh = s_tir.renew_defs(use.func)
     shared = {param: params.setdefault(key, param) for param, key in zip(fresh.params, use.keys, strict=True)}
     return tvm_ffi.structural_map(fresh.body, (tirx.Var, lambda var: shared.get(var, var)))

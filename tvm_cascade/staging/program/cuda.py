@@ -47,10 +47,10 @@ def emit_cuda(
     device: str = "cuda:0",
     most: int | None = None,
 ) -> tvm.IRModule:
-    """The Relax module of a program.
+    """Emit the Relax module of a program.
 
     `device` owns the streams; tests pass another device, whose streams do nothing. At most `most` streams share the
-    groups of a stage; None: each has one of its own.
+    groups of a stage; None: a stream per group.
     """
     plan = plan_memory(program, static=True)
     emitter = Emitter(program, plan, static=True)
@@ -63,7 +63,7 @@ def emit_cuda(
 
 
 def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any], device: str) -> Any:
-    """The Relax function `staged`, which runs all steps on the arena and the streams."""
+    """Emit the Relax function `staged`, which runs all steps on the arena and the streams."""
     functions = ByStructure[Any]()
     emitter.constants(kernels)
     stream_of = emitter.add(current_stream(device), "current_stream")
@@ -86,7 +86,7 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
 def launch_groups(
     lines: Lines, device: str, streams: Sequence[Any], groups: Sequence[Sequence[T]], launch: Callable[[T], None]
 ) -> None:
-    """Launch every group on a stream of its own; all streams are forked from the first and joined to it."""
+    """Run every group on a separate stream; all streams are forked from the first and joined again."""
 
     def runtime(name: str, *args: Any) -> None:
         function = relax.ExternFunc(f"runtime.Device_{name}")
@@ -107,7 +107,9 @@ def launch_groups(
 
 
 def current_stream(device: str) -> Any:
-    """A host PrimFunc that returns the CUDA stream of a device, "cuda:0", on which the calling thread launches kernels."""
+    """Emit a host PrimFunc returning the CUDA stream of a device ("cuda:0") on which the calling thread launches
+    kernels.
+    """
     number = tirx.IntImm("int32", int(device.partition(":")[2] or 0))
     call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), number)
     func = tirx.PrimFunc([], tirx.Return(call), ret_type=_INT)
@@ -115,7 +117,7 @@ def current_stream(device: str) -> Any:
 
 
 def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -> Any:
-    """A function that creates `tensors` (bindings of `lines`) and `streams` streams, and returns them as a tuple."""
+    """Emit a function that creates `tensors` (bindings of `lines`) and `streams` streams, and returns them as a tuple."""
     create = relax.Call(relax.ExternFunc("runtime.Device_StreamCreate"), [tvm.ir.StringImm(device)], ty_args=[_INT])
     held = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
     ty = relax.TupleType([m.ty for m in held])
@@ -123,13 +125,13 @@ def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -
 
 
 def cached(lines: Lines, function: Any, ty: Any) -> list[Any]:
-    """The fields of the tuple, of type `ty`, that `function` returns: computed by the first run, then cached."""
+    """Emit the fields of the tuple, of type `ty`, returned by `function`: computed in the first run, then cached."""
     held = lines.bind(_with_context("get_cached_alloc", function, [], ty), ty, "resources")
     return [lines.bind(relax.TupleGetItem(held, k), field, f"resource_{k}") for k, field in enumerate(ty.fields)]
 
 
 def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device: str, cuda_graph: bool) -> tvm.IRModule:
-    """The module with `main`: copy the inputs in, run or replay `staged`, copy the results out."""
+    """Emit the module with `main`: copy the inputs in, run or replay `staged`, copy the results out."""
     graph = emitter.graph
     arena: Any = emitter.arena
     lines = Lines()
@@ -158,12 +160,12 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
 
 
 def run_or_capture(func: Any, args: Sequence[Any], ty: Any) -> Any:
-    """A call that captures `func` into a CUDA graph in the first run, and replays the graph afterwards."""
+    """Emit a call that captures `func` into a CUDA graph in the first run, and replays the graph afterwards."""
     return _with_context("run_or_capture", func, [relax.Tuple(list(args))], ty)
 
 
 def _with_context(name: str, func: Any, args: Sequence[Any], ty: Any) -> Any:
-    """A call of one of the virtual machine's CUDA graph builtins, with cache entry 0, as each is used once."""
+    """Emit a call to a CUDA graph builtin of the virtual machine, with cache entry 0, as each is used once."""
     packed = relax.ExternFunc(f"vm.builtin.cuda_graph.{name}")
     return relax.op.call_builtin_with_ctx(packed, relax.Tuple([func, *args, relax.prim_value(0)]), ty_args=ty)
 

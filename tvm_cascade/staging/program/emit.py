@@ -45,17 +45,19 @@ class Lines:
         return self.bind(whole, relax.TensorType((size,), "uint8"), name)
 
     def view(self, storage: Any, offset: int, shape: Sequence[int], dtype: str, name: str = "view") -> Any:
-        """A tensor at a byte offset in a storage; its own `byte_offset` is zero, as kernels require."""
+        """Emit a tensor at a byte offset in a storage; the tensor's own `byte_offset` is zero, as kernels require."""
         ty = relax.TensorType(tuple(shape), dtype)
         view = self.bind(relax.op.memory.view(storage, relax.ShapeExpr(list(shape)), dtype, offset), ty, name)
         return self.bind(relax.op.memory.ensure_zero_offset(view), ty, name) if offset else view
 
     def tensor(self, shape: Sequence[int], dtype: str, name: str) -> Any:
-        """A tensor in storage of its own."""
+        """Emit a tensor in new storage."""
         return self.view(self.storage(prod(shape) * ITEM_BYTES[dtype], f"{name}_bytes"), 0, shape, dtype)
 
     def function(self, params: Sequence[Any], result: Any, ret: Any) -> Any:
-        """The Relax function of all bindings so far; `ret` is its return type. It counts as pure, as lowered functions do."""
+        """Make the Relax function of all bindings so far, with return type `ret`; marked pure, as lowered functions
+        are.
+        """
         body = sequence([relax.BindingBlock(self.bindings)], result)
         return relax.Function(list(params), body, ret).with_attr("relax.force_pure", True)
 
@@ -64,7 +66,7 @@ class Emitter(Lines):
     """Builder of a staged program's function and module: `constants` and kernel calls first, then `finish`."""
 
     def __init__(self, program: Program, plan: MemoryPlan, static: bool = False) -> None:
-        """`static`: the function takes the arena, which holds inputs and outputs too, as its parameter."""
+        """Make an emitter. `static`: the function takes the arena, with inputs and outputs inside, as parameter."""
         super().__init__()
         self.program, self.plan = program, plan
         self.graph = program.net.graph
@@ -92,11 +94,13 @@ class Emitter(Lines):
             self._values |= {("constant", k, c): constant(value) for c, value in enumerate(kernel.constants)}
 
     def arguments(self, k: int, kernel: Kernel) -> list[Any]:
-        """The arguments of kernel `k` of the program."""
+        """List the arguments of the program's kernel `k`."""
         return [self.value(key) for key in keys(self.program, k, kernel)]
 
     def value(self, key: Any) -> Any:
-        """The Relax value of a key: `("tensor", t)`, `("shaped", t, shape)` (so shaped, at the address of t), or a constant."""
+        """Return the Relax value of a key: `("tensor", t)`, a constant, or `("shaped", t, shape)` (t's bytes in that
+        shape).
+        """
         expr = self._values.get(key)
         if expr is None:
             tensor = self.graph.tensors[key[1]]
@@ -105,12 +109,12 @@ class Emitter(Lines):
         return expr
 
     def finish(self) -> tvm.IRModule:
-        """The module with `main` and the kernels."""
+        """Return the module with `main` and the kernels."""
         result = self.result()
         return self.module(self.function(self.params, result, result.ty), len(self.params))
 
     def module(self, main: Any, inputs: int) -> tvm.IRModule:
-        """The module of the added functions and `main`, which has `inputs` inputs."""
+        """Return the module with the added functions and `main`, which has `inputs` inputs."""
         return with_main(self._builder, main, inputs)
 
     def _tensor(self, t: int, shape: Sequence[int], dtype: str) -> Any:
@@ -122,18 +126,18 @@ class Emitter(Lines):
         return self.view(storage, base + place.offset, shape, dtype, self.graph.tensors[t].name)
 
     def _own(self, root: int) -> Any:
-        """Storage outside of the arena, for tensors that the function returns to its caller."""
+        """Return storage outside the arena, for tensors the function returns to the caller."""
         if root not in self._storages:
             self._storages[root] = self.storage(self.program.bytes_of(root), f"storage_{root}")
         return self._storages[root]
 
     def result(self) -> Any:
-        """The function's result: tensors and constants, nested in tuples as in the original function."""
+        """Return the function's result: tensors and constants, nested in tuples as in the original function."""
         tensors = self.program.net.tensors
         return self.nested_result(lambda value: self.value(("tensor", tensors[value])))
 
     def nested_result(self, tensor_of: Callable[[int], Any]) -> Any:
-        """The function's result, in which `tensor_of` returns the tensor of a value of the program that is no constant."""
+        """Return the function's result; `tensor_of` gives the tensor of a program value, constants excepted."""
         net = self.program.net
 
         def nested(part: Any) -> Any:
@@ -145,13 +149,13 @@ class Emitter(Lines):
 
 
 def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:
-    """The builder's module with the function `main`, which has `inputs` inputs."""
+    """Add the function `main` with `inputs` inputs, and return the builder's module."""
     builder.add_func(main.with_attrs({"num_input": inputs, "global_symbol": "main"}), "main")
     return builder.get()
 
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
-    """The keys (see `Emitter.value`) of a kernel's parameters: inputs, constants, outputs."""
+    """List the keys (see `Emitter.value`) of a kernel's parameters: inputs, constants, outputs."""
     shapes = [tuple(int(d) for d in p.ty.shape) for p in kernel.func.params]
 
     def key(t: int, shape: tuple[int, ...]) -> Hashable:

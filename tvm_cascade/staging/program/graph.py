@@ -55,29 +55,29 @@ class StageGraph:
 
     @property
     def arithmetic(self) -> str:
-        """What products multiply, as `cost.tiles` has it."""
+        """Return the arithmetic of products, as in `cost.tiles`."""
         return "tf32" if self.tf32 else self.multiplied
 
     def is_narrow(self, t: int) -> bool:
-        """Whether a tensor is stored in a narrower type than kernels compute in."""
+        """Test whether a tensor is stored in a narrower type than kernels compute in."""
         return self.multiplied != WIDE and self.graph.tensors[t].dtype == self.multiplied
 
     def constant(self, expr: Any) -> np.ndarray | None:
-        """The array of a constant (or folded) argument; None for an activation."""
+        """Return the array of a constant (or folded) argument; None for an activation."""
         value = self.program.argument(expr)
         return self.constants.get(value) if isinstance(value, int) else None
 
     def tensors_of(self, expr: Any) -> tuple[int, ...]:
-        """The tensor indices of the activations in an argument; empty for constants, shapes and numbers."""
+        """Return the tensor indices of an argument's activations; empty for constants, shapes and numbers."""
         return tuple(self.tensors[v] for v in numbers_in(self.program.argument(expr)) if v in self.tensors)
 
 
 def simplify(mod: tvm.IRModule) -> tvm.IRModule:
-    """A copy of `mod` in inference form: batch normalization folded or decomposed, operators in the forms of `stage_operators`,
-    dead code removed.
+    """Copy `mod` in inference form: batch norms folded or decomposed, operators as `stage_operators` asks, no dead
+    code.
 
-    Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each. Raises `GraphError` for batch
-    normalization by the statistics of the batch, and for calls out of TVM among the dead code.
+    Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each. Raises `GraphError`
+    for batch normalization by batch statistics, and for dead calls out of TVM.
     """
     for func in (f for f in mod.functions.values() if isinstance(f, relax.Function)):
         relax.analysis.post_order_visit(func, _require_inference)
@@ -187,7 +187,7 @@ class _Reader:
         )  # fmt: skip
 
     def _geometry(self, kind: str, call: OperatorCall, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
-        """Windows, multiply-accumulates and attributes of an operator, from the operator table."""
+        """Return windows, multiply-accumulates and attributes of an operator, from the operator table."""
         operator, attrs = OPERATORS.get(kind), call.expr.attrs
         read = [self.program.values[v] for a in call.arguments[:2] for v in numbers_in(a)]
         written = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
@@ -216,14 +216,14 @@ class _Reader:
         return unchanged
 
     def _unchanged_rows(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
-        """Identity windows if all tensors of the operator have the same rows and columns, else unknown windows."""
+        """Return identity windows if all tensors of the operator have the same rows and columns, else unknown windows."""
         out = self.tensors[outputs[-1]]
         tensors = [self.tensors[t] for t in (*inputs, *outputs)]
         same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
         return _Geometry(IDENTITY, IDENTITY) if same else _Geometry()
 
     def _view_offsets(self, kind: str, call: OperatorCall, inputs: Ids, outputs: Ids) -> tuple[int, ...]:
-        """The byte offset of each output in the input, if the operator is a view; empty otherwise."""
+        """Return the byte offset of each output in the input if the operator is a view; else empty."""
         if len(inputs) != 1 or call.name == "call_tir":
             return ()
         if kind in VIEWS and len(outputs) == 1:
@@ -235,7 +235,9 @@ class _Reader:
         return () if any(o % VECTOR_BYTES for o in offsets) else offsets
 
     def _fold(self, call: OperatorCall) -> np.ndarray | None:
-        """The value of an operator on constants; None if an argument is not constant, or it cannot be computed here."""
+        """Compute an operator on constants; None if an argument is not constant, or the operator cannot be evaluated
+        here.
+        """
         name, given = call.last_name, [self._constant(a) for a in call.arguments]
         if not given or given[0] is None:
             return None
@@ -275,7 +277,7 @@ class _Reader:
             self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])
 
     def _like(self, inputs: Sequence[int], shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Row and column axis of the first input that has them and is of the same rank as `shape`."""
+        """Return the row and column axes of the first input with known axes and the rank of `shape`."""
         known = ((x.row_axis, x.col_axis, len(x.shape)) for x in (self.tensors[t] for t in inputs))
         return next(((r, c) for r, c, rank in known if r is not None and c is not None and rank == len(shape)), None)
 
@@ -299,7 +301,7 @@ class _Geometry:
 
 
 def _why_not_fused(mod: tvm.IRModule, call: Any) -> str | None:
-    """Why TVM's `FuseTIR` breaks the PrimFunc of a `call_tir`: it puts sizes of 64 bits in place of those that callers choose."""
+    """Explain why TVM's `FuseTIR` breaks the PrimFunc of a `call_tir` (64-bit sizes replace the callers'); None if not."""
     if not is_call_tir(call):
         return None
     sizes = (d for p in mod[call.args[0]].params for d in getattr(p.ty, "shape", ()))
@@ -309,12 +311,12 @@ def _why_not_fused(mod: tvm.IRModule, call: Any) -> str | None:
 
 
 def _holds_tensors_alone(argument: Argument) -> bool:
-    """Whether an argument is a tensor, or a tuple of tensors and such tuples."""
+    """Test whether an argument is a tensor, or a tuple of tensors and such tuples."""
     return isinstance(argument, int) or (isinstance(argument, tuple) and all(map(_holds_tensors_alone, argument)))
 
 
 def _macs_by_weights(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:
-    """Multiply-accumulates of a `call_tir` by its kind and the shape of its weights, the first of its constants.
+    """Count the multiply-accumulates of a `call_tir` by kind and by the shape of the weights, the first constant.
 
     Weight layouts: convolutions [height, width, in / groups, out], depthwise ones [height, width, channels, multiplier],
     products a matrix of either orientation.

@@ -64,8 +64,11 @@ def build_kernels(
     packed: Set[int] = frozenset(),
     winograd: int = 4,
 ) -> tuple[Kernel, ...]:
-    """The kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`; `slices` are read inside the merged tensor;
-    `packed` are tensors in the layout of `stage_layouts`; `winograd`: largest tiles of `cpu_winograd`, 0 for none."""
+    """Build the kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`.
+
+    `slices` are read inside the merged tensor; `packed` tensors have the layout of `stage_layouts`; `winograd`: largest
+    tiles of `cpu_winograd`, 0 for none.
+    """
     bb = relax.BlockBuilder()
     builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices, packed, winograd) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
@@ -98,7 +101,7 @@ def build_kernels(
 
 
 def _with_long_shapes(func: Any) -> PrimFunc:
-    """The PrimFunc with shapes of int64 for the buffers that it takes, as Relax has them: `FuseTIR` compares them."""
+    """Convert the shapes of a PrimFunc's buffers to int64, as in Relax: `FuseTIR` compares them."""
     buffers = {p: p.ty.shape for p in func.params if hasattr(p.ty, "shape")}
     if not all(isinstance(d, tirx.IntImm) for shape in buffers.values() for d in shape):
         return func
@@ -137,7 +140,7 @@ class _Builder:
         self._stored: dict[int, Any] = {}  # narrow inputs as they are stored
 
     def type_read(self, t: int) -> Any:
-        """The type of an input parameter: the tensor's, or that of the merged tensor of which it is a slice."""
+        """Return the type of an input parameter: the tensor's, or for a slice the merged tensor's."""
         tensor = self.net.graph.tensors[t]
         if t in self.packed:
             return relax.TensorType(packed_shape(tensor.shape), tensor.dtype)
@@ -160,14 +163,16 @@ class _Builder:
             return bb.emit_func_output(out, self._params)
 
     def placed(self, func: PrimFunc) -> PrimFunc:
-        """The kernel's function, whose results lie in the tensors that they are parts of; a merge writes its parts whole."""
+        """Replace the kernel's results by the larger tensors they are parts of; a merge writes all parts and stays as
+        is.
+        """
         if self.spec.merge is None:
             for k, t in enumerate(self.outputs, len(self.inputs) + len(self.constants)):
                 func = write_part(func, k, self.slices[t]) if t in self.slices else func
         return func
 
     def _plain(self, bb: Any, t: int) -> Any:
-        """A tensor in plain layout and wide; what unpacks or widens it is fused into its readers."""
+        """Emit a tensor in plain layout and wide; unpacking and widening are fused into the readers."""
         if t not in self._exprs:
             self._exprs[t] = bb.emit_te(unpack, self._given[t])
         if t in self._narrow:
@@ -177,22 +182,22 @@ class _Builder:
         return self._exprs[t]
 
     def _multiplied(self, bb: Any, t: int) -> Any:
-        """A tensor in plain layout, in the type that products multiply."""
+        """Emit a tensor in plain layout, in the type products multiply."""
         if t in self._narrow:
             return self._exprs[t]
         wide = self._plain(bb, t)
         return self._stored[t] if t in self._stored else bb.emit(relax.op.astype(wide, self.net.multiplied))
 
     def _written(self, bb: Any, t: int, value: Any) -> Any:
-        """What the kernel writes: a value, packed or rounded where the tensor is."""
+        """Emit the kernel's written value, packed or rounded as the tensor is stored."""
         if self.net.is_narrow(t):
             return bb.emit(relax.op.astype(value, self.net.multiplied))
         return bb.emit_te(pack, value) if t in self.packed else value
 
     def _value(self, bb: Any, expr: Any, i: int) -> Any:
-        """An argument of operator `i` inside the kernel: an activation's value, a constant as a parameter, or inline.
+        """Emit an argument of operator `i`: an activation's value, a constant as parameter, or an inline constant.
 
-        Constants have the channels of the tensor that the call computes: those that fill a vector up are zeros.
+        Constants have as many channels as the call's result; channels that fill up a vector are zeros.
         """
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._value(bb, f, i) for f in expr.fields])
@@ -209,7 +214,7 @@ class _Builder:
         )
 
     def _channels(self, out: int, axis: int) -> int:
-        """The channels of tensor `out` inside of the kernel, whose axis they are in plain layout."""
+        """Return the channels of tensor `out` inside the kernel; `axis` is the plain layout's channel axis."""
         channels = self.net.graph.tensors[out].shape[axis]
         return whole(channels) if out in self.packed else channels
 
@@ -237,12 +242,12 @@ class _Builder:
         )
 
     def _is_alone(self, i: int) -> bool:
-        """Whether everything else in this kernel is element-wise, and it has one result."""
+        """Test whether operator `i` has a single result in this kernel and only element-wise companions."""
         others = [self.net.graph.ops[j] for j in self.spec.ops if j != i]
         return len(self.outputs) == 1 and all(op.kind in ELEMENTWISE for op in others)
 
     def _tiled(self, bb: Any, i: int) -> Any:
-        """A convolution, or a product of more than a few rows, for CUDA; None for another operator."""
+        """Emit a convolution, or a product of more than a few rows, for CUDA; None for another operator."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
         weight = self.net.constant(call.args[1]) if self._is_direct(i) or self._is_product(i) else None
         if weight is None:
@@ -263,7 +268,7 @@ class _Builder:
 
     @property
     def _narrows(self) -> bool:
-        """Whether products multiply narrow values."""
+        """Test whether products multiply narrow values."""
         return self.net.multiplied != WIDE
 
     def _as_product(self, bb: Any, t: int, weight: np.ndarray, compute: Any) -> Any:
@@ -279,16 +284,16 @@ class _Builder:
         return floats and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
 
     def _is_last_axis(self, i: int) -> bool:
-        """Whether a softmax is over the last axis, in float32."""
+        """Test whether a softmax is over the last axis, in float32."""
         tensor = self.net.graph.tensors[self.net.graph.ops[i].inputs[0]]
         return self.net.graph.ops[i].attrs.get("axis") == len(tensor.shape) - 1 and tensor.dtype == "float32"
 
     def _has_softmax_behind(self, i: int) -> bool:
-        """Whether a product computes the scores of an attention that this kernel is."""
+        """Test whether a product computes attention scores: a softmax follows in this kernel."""
         return any(self.net.graph.ops[j].kind == "softmax" for j in self.spec.ops if j > i)
 
     def _direct(self, bb: Any, i: int) -> Any:
-        """The operator by the TE of `cpu_float`; None where that has none for it."""
+        """Emit the operator by the TE of `cpu_float`; None without such TE."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
         if not self.cpu and self._is_alone(i) and (tiled := self._tiled(bb, i)) is not None:
             return tiled
@@ -322,7 +327,7 @@ class _Builder:
     def _convolution(
         self, bb: Any, t: int, oihw: np.ndarray, channels: int, geometry: Sequence[Any], layout: str
     ) -> Any:
-        """A convolution of tensor `t`, read in the layout in which it is given, to `channels`."""
+        """Emit a convolution of tensor `t`, in the tensor's own layout, to `channels`."""
         packed = t in self.packed and t in self._given
         x, layout = (self._given[t], PACKED) if packed else (self._plain(bb, t), layout)
         size = self._winograd_size(t, oihw, geometry) if packed else None
@@ -335,14 +340,14 @@ class _Builder:
         return bb.emit_te(direct_conv2d, x, weight, channels, *geometry, layout)
 
     def _is_pointwise(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> bool:
-        """Whether a convolution of tensor `t` multiplies pixels one by one, and the kernel writes vectors of them."""
+        """Test whether a convolution of tensor `t` multiplies pixels one by one, and the kernel writes pixel vectors."""
         strides, padding, _ = geometry
         alone = [*oihw.shape[2:], *strides, *padding] == [1, 1, 1, 1, 0, 0, 0, 0]
         shape = self.net.graph.tensors[t].shape
         return alone and self.packed.isdisjoint(self.outputs) and takes_pixels(shape, len(oihw), t in self.packed)
 
     def _winograd_size(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> int | None:
-        """The tiles of Winograd's form of a convolution of tensor `t`, where that is the form of least work."""
+        """Return the Winograd tile size for a convolution of tensor `t`; None if another form has less work."""
         strides, padding, dilation = ([int(v) for v in values] for values in geometry)
         alone = sum(self.net.graph.ops[i].kind not in ELEMENTWISE for i in self.spec.ops) == 1 or self.spec.merge
         if not alone or [*oihw.shape[2:], *strides, *dilation] != [3, 3, 1, 1, 1, 1]:
@@ -355,7 +360,7 @@ class _Builder:
         return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])
 
     def _narrow_product(self, bb: Any, i: int) -> Any:
-        """A product of narrow values, summed up in float32."""
+        """Emit a product of narrow values, summed in float32."""
         call, values = self.net.calls[i], []
         for arg in call.args:
             held = self.net.constant(arg)
@@ -372,7 +377,7 @@ class _Builder:
         return self._parameter(weight.astype(self.net.multiplied))
 
     def _factors(self, bb: Any, t: int, weight: np.ndarray, narrow: bool) -> tuple[Any, Any]:
-        """What a merged product multiplies."""
+        """Emit both factors of a merged product."""
         if narrow:
             return self._multiplied(bb, t), self._factor(weight)
         return self._plain(bb, t), self._parameter(weight)

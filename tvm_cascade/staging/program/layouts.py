@@ -33,25 +33,25 @@ _MOST_FILLED = 4 / 3  # times as many bytes that a tensor may take whose last ve
 
 
 def packed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a packed tensor whose plain shape is `shape`."""
+    """Return the packed shape for the plain shape `shape`."""
     n, channels, high, wide = shape
     return (n, -(-channels // LANES), high, wide, LANES)
 
 
 def packed_bytes(graph: Graph, packed: Set[int], t: int) -> int:
-    """The size in bytes of a tensor, packed if it is one of `packed`."""
+    """Return a tensor's size in bytes, packed if in `packed`."""
     tensor = graph.tensors[t]
     return prod(packed_shape(tensor.shape)) * ITEM_BYTES[tensor.dtype] if t in packed else tensor.bytes
 
 
 def packed_tensors(net: StageGraph) -> frozenset[int]:
-    """The tensors that are packed, by index.
+    """Choose the packed tensors, by index.
 
-    Those in float32 that only operators with kernels for both layouts touch. What element-wise operators, concatenations
-    and splits join has one layout. Channels that do not fill a vector are filled up where kernels alone touch them that
-    take any number of channels, and nothing but weights of zero reads what is not theirs. Pointwise convolutions to such
-    channels, or of plain tensors, write plain ones where vectors of pixels are faster (`cpu_compute.takes_pixels`), unless a
-    convolution of several taps or a pool reads them.
+    Candidates are float32 tensors used only by operators with kernels for both layouts. All tensors joined by
+    element-wise operators, concatenations and splits get the same layout. Partial vectors are filled up if only kernels
+    for any number of channels use the tensor, and the padding is multiplied by zero weights alone. Pointwise
+    convolutions to such channels, or from plain tensors, write plain tensors where vectors of pixels are faster
+    (`cpu_compute.takes_pixels`), unless a convolution of several taps or a pool reads them.
     """
     graph = net.graph
     joined: list[tuple[int, int]] = []
@@ -89,7 +89,7 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
 
 
 def may_merge(graph: Graph, packed: Set[int], tensors: Iterable[int]) -> bool:
-    """Whether `tensors` may lie beside each other in one: all of them packed, in whole vectors, or none."""
+    """Test whether `tensors` may lie side by side in a merged tensor: all packed in whole vectors, or none packed."""
     held = list(tensors)
     inside = [t for t in held if t in packed]
     return not inside or (len(inside) == len(held) and all(_whole(graph.tensors[t].shape) for t in held))
@@ -111,7 +111,7 @@ def _packable(tensor: Tensor) -> bool:
 
 
 def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
-    """Whether an operator is a convolution of one tap whose vectors had better be of pixels; `packed`: its input is."""
+    """Test whether an operator is a convolution of one tap, best done by pixel vectors; `packed`: the input is packed."""
     window = (*op.windows, *op.columns)
     taps = all(w is not None and (w.extent, w.stride, w.padding) == (1, 1, 0) for w in window)
     if op.kind != "conv2d" or not taps or not _channels_first(net, op):
@@ -121,7 +121,7 @@ def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
 
 
 def _packed_by_wish(net: StageGraph, op: Op) -> tuple[int, ...]:
-    """The tensors of an operator that had better be packed: kernels of windows read vectors of channels."""
+    """Return the tensors an operator prefers packed: kernels with windows read vectors of channels."""
     if op.kind == "conv2d":
         return () if _takes_pixels(net, op, packed=False) else op.inputs
     return (*op.inputs, *op.outputs) if op.kind in ("max_pool2d", "avg_pool2d") else ()
@@ -133,7 +133,7 @@ def _along_channels(net: StageGraph, op: Op) -> bool:
 
 
 def _channels_first(net: StageGraph, op: Op) -> bool:
-    """Whether the operator has a kernel for packed tensors."""
+    """Test whether the operator has a kernel for packed tensors."""
     attrs, tensors = net.calls[op.index].attrs, net.graph.tensors
     if op.kind == "mean":
         return bool(attrs.keepdims) and attrs.axis is not None and [int(a) % 4 for a in attrs.axis] == [2, 3]

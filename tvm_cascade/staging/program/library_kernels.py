@@ -47,12 +47,15 @@ class LibraryProduct:
 
     @property
     def columns(self) -> int:
-        """Channels of the result."""
+        """Return the number of channels of the result."""
         return self.weight.shape[0] if self.weight.ndim == 4 else self.weight.shape[1]
 
     def text(self, depth: int, begins: Sequence[int], types: Sequence[str], tf32: bool) -> str:
-        """What the packed function computes; `begins`: the first channels of source, addend and result in their tensors; `types`
-        are the call's tensors', as TVM may tell the function others: it computes bfloat16 in float32."""
+        """Format the computation as JSON text for the packed function.
+
+        `begins`: first channels of source, addend and result in their tensors. `types`: element types of the call's
+        tensors; TVM may report others, as bfloat16 is computed in float32.
+        """
         low, high = self.clip or (None, None)
         said: dict[str, Any] = {"kind": "conv2d" if self.weight.ndim == 4 else "matmul"}
         said |= {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
@@ -65,7 +68,9 @@ class LibraryProduct:
 def library_kernel(
     net: StageGraph, spec: Spec, name: str, slices: Mapping[int, Slice] = MappingProxyType({})
 ) -> Kernel | None:
-    """The kernel that calls the library for `spec`; None where the library has none for it. `slices`: as for `build_kernels`."""
+    """Build the kernel that calls the library for `spec`; None without a library kernel. `slices`: as for
+    `build_kernels`.
+    """
     product = _product(net, spec)
     outputs = writes(net.graph, spec)
     if product is None or (spec.merge is None and len(outputs) != 1):
@@ -101,7 +106,7 @@ def library_kernel(
 
 
 def calls_library(func: Any) -> bool:
-    """Whether a PrimFunc is such a kernel."""
+    """Test whether a PrimFunc calls the library."""
     found = False
 
     def called(call: tvm.ir.Call) -> None:
@@ -120,7 +125,7 @@ def with_library(
     slices: Mapping[int, Slice],
     chosen: Callable[[Any], bool],
 ) -> tuple[Kernel, ...]:
-    """The kernels of `specs`, those of the library in place of kernels whose PrimFunc, before it writes parts, is `chosen`."""
+    """Replace kernels by the library's where `chosen` accepts the PrimFunc, given before parts are written."""
     made = []
     for spec, kernel in zip(specs, kernels, strict=True):
         found = library_kernel(net, spec, kernel.name, slices) if chosen(kernel.plain) else None
@@ -129,7 +134,9 @@ def with_library(
 
 
 def _product(net: StageGraph, spec: Spec) -> LibraryProduct | None:
-    """What a kernel computes, if it is a product by constant weights with a bias, an addend and an activation at most."""
+    """Return a kernel as a product by constant weights, with at most bias, addend and activation; None for other
+    kernels.
+    """
     if spec.merge is not None:
         merge = spec.merge
         if merge.kind == "conv2d" and merge.layout != "NHWC":
@@ -168,7 +175,7 @@ def _head(net: StageGraph, i: int) -> LibraryProduct | None:
 
 
 def _tail(net: StageGraph, ops: Sequence[int]) -> Iterator[tuple[Any, list[np.ndarray], tuple[int, ...]]]:
-    """Operators behind the product, each on the result of the one before: its call, constants and other tensors."""
+    """Yield the operators behind the product, each on the previous result: call, constants and other tensors."""
     (before,) = net.graph.ops[ops[0]].outputs
     for i in ops[1:]:
         op, call = net.graph.ops[i], net.calls[i]
@@ -185,7 +192,7 @@ def _tail(net: StageGraph, ops: Sequence[int]) -> Iterator[tuple[Any, list[np.nd
 def _with_tail(
     net: StageGraph, head: LibraryProduct, tail: Sequence[tuple[Any, list[np.ndarray], tuple[int, ...]]]
 ) -> LibraryProduct | None:
-    """The product with its bias, addend and activation; None for another order or another operator."""
+    """Return the product with bias, addend and activation; None for another order or another operator."""
     made = head
     for call, constants, others in tail:
         name = str(getattr(call.op, "name", ""))

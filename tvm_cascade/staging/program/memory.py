@@ -29,10 +29,10 @@ class MemoryPlan:
 
 
 def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
-    """The arena offset of every storage. Raises `ValidationError` if the allocation is wrong (a bug of this project).
+    """Plan the arena offset of every storage. Raises `ValidationError` for a wrong allocation (a bug of this project).
 
-    Graph inputs and outputs are not in the arena unless the plan is `static`: then it holds copies of the inputs from the
-    start and the outputs until the end, so that the program does not depend on the caller's addresses.
+    Graph inputs and outputs are outside the arena unless the plan is `static`: then the arena holds copies of the
+    inputs from the start and the outputs until the end, so that the program is independent of the caller's addresses.
     """
     graph = program.net.graph
     ends = {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
@@ -55,7 +55,7 @@ def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
 
 
 def _used(program: Program, k: int) -> Iterator[int]:
-    """Storages that a kernel reads or writes."""
+    """Return the storages a kernel reads or writes."""
     spec, graph = program.specs[k], program.net.graph
     return (program.places[t].root for t in (*reads(graph, spec), *writes(graph, spec)))
 
@@ -84,8 +84,7 @@ def _allocated(
     arenas: Sequence[tuple[Sequence[int], Buffer]] = (),
     inner: Mapping[int, int] | None = None,
 ) -> MemoryPlan:
-    """Offsets of storages that are live from their first use to their last, and of `arenas`, in which other storages are at
-    `inner` offsets."""
+    """Allocate storages live from first to last use, and `arenas`, which hold other storages at `inner` offsets."""
     names = program.net.graph.tensors
     buffers = [b for _, b in arenas]
     for root, times in uses.items():

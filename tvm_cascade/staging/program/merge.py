@@ -30,7 +30,7 @@ class Merge:
 
 
 def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None:
-    """The merge of units, each a list of operators that starts with its anchor; None if they cannot be merged."""
+    """Merge units, each a list of operators starting with the anchor; None if they cannot be merged."""
     heads = [net.graph.ops[u[0]] for u in units]
     weights = [net.constant(net.calls[op.index].args[1]) for op in heads]
     if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
@@ -69,7 +69,7 @@ def _convolution(
     assert window is not None and column is not None
 
     def after(outputs: int, inputs: int, stride: int, dilation: int, extent: int, before: int) -> int:
-        """Padding after the last input row (or column) that gives exactly `outputs` output rows."""
+        """Compute the padding after the last input row (or column) for exactly `outputs` output rows."""
         return max(0, (outputs - 1) * stride + (extent - 1) * dilation + 1 - inputs - before)
 
     bottom = after(out.rows, source.rows, window.stride, window.dilation, rows.extent, rows.padding)
@@ -84,7 +84,7 @@ def _convolution(
 def _tail(
     net: StageGraph, tails: Sequence[Sequence[int]], channels: Sequence[int], axis: int
 ) -> tuple[tuple[Any, ...], tuple[tuple[np.ndarray | None, ...], ...]] | None:
-    """The common epilogue: its calls and, per call, constants concatenated along the channels; None if calls differ."""
+    """Return the common epilogue: calls and, per call, constants joined along the channels; None if calls differ."""
     calls, constants = [], []
     for position in zip(*tails, strict=True):
         alike = [net.calls[i] for i in position]
@@ -107,7 +107,7 @@ def _tail(
 def _join(
     values: Sequence[np.ndarray | None], channels: Sequence[int], axis: int, net: StageGraph, op: int
 ) -> np.ndarray | None:
-    """Constants concatenated along the channels; None if one is missing, or varies along another axis."""
+    """Join constants along the channels; None if a constant is missing, or varies along another axis."""
     rank = len(net.graph.tensors[net.graph.ops[op].outputs[0]].shape)
     full = []
     for value, count in zip(values, channels, strict=True):

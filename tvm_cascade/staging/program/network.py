@@ -12,8 +12,11 @@ from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
 
 
 def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> StageGraph:
-    """The graph of `mod` for a target, `llvm` or `cuda ...`; raises what `stage_graph` and `in_precision` raise, and `UsageError`
-    for a precision that the target's architecture has no arithmetic for."""
+    """Read the graph of `mod` for a target, `llvm` or `cuda ...`.
+
+    Raises the errors of `stage_graph` and `in_precision`, and `UsageError` for a precision without arithmetic on the
+    target's architecture.
+    """
     if precision == TF32 and not target.startswith("cuda"):
         raise UsageError("--precision tf32 is of tensor cores: give --target cuda, or fp32")
     for word in target.split():

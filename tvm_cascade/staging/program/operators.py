@@ -38,21 +38,24 @@ _SCALARS = frozenset(
 
 
 def takes_numbers(call: Value) -> bool:
-    """Whether the kernel of a call holds a constant of one number: to others that is a tensor like any constant."""
+    """Test whether a call's kernel can hold a scalar constant; other kernels take such a constant as a tensor."""
     return getattr(call.op, "name", "") in _SCALARS
 
 
 def least_operand(
     call: Value, held: np.ndarray, result: tuple[int, ...], shapes: Sequence[tuple[int, ...]]
 ) -> np.ndarray:
-    """A constant operand of a call; of a broadcast number one element, where an activation (`shapes`) has the result's shape."""
+    """Return a call's constant operand; a broadcast number as one element, if an activation has the result's shape.
+
+    `shapes`: shapes of the call's activations.
+    """
     broadcasts = takes_numbers(call) or getattr(call.op, "name", "") == "relax.where"
     is_number = broadcasts and held.ndim > 0 and not any(held.strides) and result in shapes
     return held[(slice(0, 1),) * held.ndim] if is_number else held
 
 
 def with_plain_operators(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module whose sorts, scans and scatters are calls of PrimFuncs; one without any as it is."""
+    """Replace sorts, scans and scatters by calls of PrimFuncs; a module without any is returned as is."""
     functions = [f for f in mod.functions.values() if isinstance(f, relax.Function)]
     found = False
 
@@ -93,7 +96,7 @@ def _moved(at: Sequence[Any], axis: int, place: Any) -> tuple[Any, ...]:
 
 
 def _ranks(x: Any, axis: int, descending: bool) -> Any:
-    """For each element the number of elements along the axis that come before it, int32."""
+    """Compute each element's rank, int32: the number of elements that come before along the axis."""
     j = te.reduce_axis((0, x.shape[axis]), "j")
 
     def rank(*at: Any) -> Any:
@@ -107,7 +110,7 @@ def _ranks(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _places(ranks: Any, axis: int, count: int) -> Any:
-    """Where along the axis the elements of rank 0, 1, ... `count` - 1 are, int32."""
+    """Compute the places along the axis of the elements with rank 0, 1, ... `count` - 1, int32."""
     i = te.reduce_axis((0, ranks.shape[axis]), "i")
 
     def place(*at: Any) -> Any:
@@ -127,7 +130,7 @@ def _values(x: Any, places: Any, axis: int) -> Any:
 
 
 def _scanned(x: Any, axis: int, dtype: str, exclusive: bool, product: bool) -> Any:
-    """The sum or product of all elements up to each along the axis; `exclusive` of it."""
+    """Compute the sum or product of all elements up to each along the axis; `exclusive` leaves out the element."""
     j = te.reduce_axis((0, x.shape[axis]), "j")
     unit = tirx.const(1 if product else 0, dtype)
     reduced = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product") if product else te.sum
@@ -141,7 +144,7 @@ def _scanned(x: Any, axis: int, dtype: str, exclusive: bool, product: bool) -> A
 
 
 def _names(indices: Any, at: Sequence[Any], axis: int, j: Any, extent: int) -> Any:
-    """Whether the update at `j` along the axis is for the element `at`; negative indices count from the end."""
+    """Test whether the update at `j` along the axis is for the element `at`; negative indices count from the end."""
     inside = [tirx.min(a, n - 1) for a, n in zip(at, indices.shape, strict=True)]
     index = indices[_moved(inside, axis, j)]
     named = tirx.Select(index < tirx.const(0, index.dtype), index + tirx.const(extent, index.dtype), index)
@@ -150,7 +153,7 @@ def _names(indices: Any, at: Sequence[Any], axis: int, j: Any, extent: int) -> A
 
 
 def _last_updates(indices: Any, shape: Sequence[int], axis: int) -> Any:
-    """For each element of `shape` the place along the axis of the last update for it, int32; -1 for none."""
+    """Compute the place of the last update for each element of `shape` along the axis, int32; -1 for none."""
     j = te.reduce_axis((0, indices.shape[axis]), "j")
 
     def last(*at: Any) -> Any:
@@ -171,7 +174,7 @@ def _updated(data: Any, updates: Any, places: Any, axis: int) -> Any:
 
 
 def _collected(indices: Any, updates: Any, shape: Sequence[int], axis: int, reduction: str) -> Any:
-    """For each element of `shape` its updates, added or multiplied."""
+    """Compute the sum or product of the updates for each element of `shape`."""
     j = te.reduce_axis((0, indices.shape[axis]), "j")
     unit = tirx.const(1 if reduction == "mul" else 0, updates.dtype)
     reduced = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
@@ -186,7 +189,7 @@ def _collected(indices: Any, updates: Any, shape: Sequence[int], axis: int, redu
 
 
 def _ordered(bb: Any, data: Value, axis: int, count: int, descending: bool) -> Value:
-    """The places of the first `count` elements in the order."""
+    """Emit the places of the first `count` elements in sorted order."""
     ranks = bb.emit_te(_ranks, data, axis, descending, primfunc_name_hint="sort_ranks")
     return bb.emit_te(_places, ranks, axis, count, primfunc_name_hint="sort_places")
 

@@ -15,7 +15,7 @@ from tvm_cascade.staging.program.specs import Slice
 
 
 def write_part(func: PrimFunc, position: int, part: Slice) -> PrimFunc:
-    """`func` with its parameter at `position`, which it writes, replaced by the larger tensor of which that is `part`."""
+    """Replace the parameter at `position`, which `func` writes, by the larger tensor with the slice `part`."""
     old: Any = func.params[position]
     new = tirx.decl_buffer(part.shape, old.ty.dtype, name=old.name)
 

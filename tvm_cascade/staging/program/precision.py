@@ -23,9 +23,9 @@ _ONE_TYPE = ("concat",)  # its operands may lie in its result, and then are stor
 
 
 def in_precision(net: StageGraph, precision: str) -> StageGraph:
-    """The same network with tensors between kernels, and weights of products, in `precision`.
+    """Convert tensors between kernels, and weights of products, to `precision`.
 
-    Raises `UsageError` for a network that has tensors of that type already.
+    Raises `UsageError` for a network with tensors of that type already.
     """
     stored = find_precision(precision).stored
     if stored == WIDE:
@@ -40,12 +40,12 @@ def in_precision(net: StageGraph, precision: str) -> StageGraph:
 
 
 def precision_of(net: StageGraph) -> str:
-    """The precision that a network is in."""
+    """Return the name of a network's precision."""
     return next(p.name for p in PRECISIONS.values() if p.multiplied == net.arithmetic)
 
 
 def is_product(net: StageGraph, op: int) -> bool:
-    """Whether an operator multiplies matrices of floats, or convolves them without groups: what tensor cores compute."""
+    """Test whether an operator is a float matrix product, or a convolution without groups: work for tensor cores."""
     node, name = net.graph.ops[op], getattr(net.calls[op].op, "name", "")
     if not {net.graph.tensors[t].dtype for t in (*node.inputs, *node.outputs)} <= {WIDE, net.multiplied}:
         return False
@@ -55,7 +55,7 @@ def is_product(net: StageGraph, op: int) -> bool:
 
 
 def _kept(graph: Graph) -> Set[int]:
-    """Tensors that keep their type: inputs, outputs, and those that share the bytes of one or may be a part of it."""
+    """Return the tensors that keep their type: inputs, outputs, and tensors sharing bytes with these or parts of them."""
     kept = {*graph.inputs, *graph.outputs}
     together = [{*op.inputs, *op.outputs} for op in graph.ops if op.view or op.kind in _ONE_TYPE]
     while more := {t for group in together if group & kept for t in group} - kept:
@@ -64,7 +64,7 @@ def _kept(graph: Graph) -> Set[int]:
 
 
 def _stored(net: StageGraph, op: Op, narrow: Set[int]) -> Op:
-    """An operator with the offsets and weights of narrow tensors."""
+    """Return an operator with the offsets and weights of narrow tensors."""
     changes: dict[str, Any] = {}
     if op.view and op.outputs[0] in narrow:
         changes["view_offsets"] = tuple(offset // 2 for offset in op.view_offsets)

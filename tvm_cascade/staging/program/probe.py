@@ -35,9 +35,10 @@ def probe_module(
     own_constants: bool = False,
     evicted: int = 0,
 ) -> tvm.IRModule:
-    """The module that runs `copies` copies of a stage, each group on a stream of its own; `device` as in `emit_cuda`.
+    """Make the module that runs `copies` copies of a stage, each group on a separate stream; `device` as in
+    `emit_cuda`.
 
-    `evicted`: bytes that nothing else reads, which the graph reads before; the copies have constants of their own then.
+    `evicted`: bytes read before by the graph, and by no kernel; then the copies have separate constants.
     """
     builder, body = relax.BlockBuilder(), Lines()
     own_constants = own_constants or evicted > 0
@@ -88,7 +89,7 @@ def probe_module(
 
 
 def evict_module(size: int, target: str, device: str = "cuda:0") -> tvm.IRModule:
-    """A module whose `main()` reads `size` bytes that nothing else reads: with more than a cache has, nothing of use stays."""
+    """Make a module whose `main()` reads `size` bytes of its own: more than the cache holds, so nothing useful stays."""
     return probe_module([[_evicting(size)]], target, 1, device)
 
 
@@ -100,5 +101,5 @@ def _evicting(size: int) -> Kernel:
 
 
 def _types(func: Any) -> list[Any]:
-    """Of a PrimFunc's parameters."""
+    """Return the types of a PrimFunc's parameters."""
     return [relax.TensorType(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]

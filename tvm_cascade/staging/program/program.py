@@ -55,25 +55,25 @@ class Program:
 
     @property
     def alignment(self) -> int:
-        """Bytes: what an offset of a tensor inside of another is a multiple of."""
+        """Return the alignment in bytes for offsets of tensors inside others."""
         return alignment(self.captured)
 
     def bytes_of(self, root: int) -> int:
-        """The size in bytes of the storage of tensor `root`."""
+        """Return the size in bytes of the storage of tensor `root`."""
         graph = self.net.graph
         return max(p.offset + packed_bytes(graph, self.packed, t) for t, p in enumerate(self.places) if p.root == root)
 
 
 def alignment(captured: bool) -> int:
-    """Bytes: of tensors inside of others. Of a view at another offset TVM's runtime makes a copy, in memory that it allocates."""
+    """Return the alignment in bytes of tensors inside others; the runtime copies views at other offsets to new memory."""
     return ALIGNMENT if captured else VECTOR_BYTES
 
 
 def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, captured: bool = False) -> Program:
-    """The program of a schedule whose stages hold operator indices.
+    """Plan the program of a schedule whose stages hold operator indices.
 
-    `captured`: for a CUDA graph, inside of which nothing may be allocated: results that a merge would put at no multiple of
-    `ALIGNMENT` are not merged. Elsewhere the runtime copies such a result to memory of its own.
+    `captured`: for a CUDA graph, which forbids allocation: merges whose results would be unaligned (`ALIGNMENT`) are
+    not merged. Elsewhere the runtime copies such a result to new memory.
     """
     return _Planner(net, units, captured).plan(schedule)
 
@@ -108,7 +108,7 @@ class _Planner:
         )
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
-        """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""
+        """Plan the kernels of a group; a view becomes an alias, or a copying kernel if `_aliases` forbids that."""
         kernels: list[int] = []
         for kernel in dict.fromkeys(self.kernel_of[i] for i in group):
             op = self.graph.ops[kernel[0]]
@@ -122,8 +122,10 @@ class _Planner:
         return tuple(kernels)
 
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
-        """Whether a view can alias its input: its parts are aligned there, and the input is no graph input or slice. A concurrent
-        stage of a processor, which is one function whose parameters share no memory, must use neither."""
+        """Test whether a view can alias the input: aligned parts, and no graph input or slice as input.
+
+        A concurrent stage of a processor, a single function whose parameters share no memory, must use neither.
+        """
         base = self.places[op.inputs[0]].offset
         if any((base + offset) % self.alignment for offset in op.view_offsets):
             return False

@@ -96,7 +96,7 @@ class ScheduleStages(CascadePass):
             raise UsageError("ScheduleStages needs a schedule, or a cost model to find one with")
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module lowered to the stages of the schedule."""
+        """Lower the module to the stages of the schedule."""
         net = stage_network(mod, self.lower.target, self.precision)
         units = unit_graph(net.graph, self.options.unit)
         schedule = self.schedule
@@ -123,8 +123,10 @@ def stage_pipeline() -> tvm.ir.transform.Pass:
 
 
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:
-    """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network, `UsageError` for
-    records that cannot be read."""
+    """Lower a network to the stages of a schedule.
+
+    Raises `ValidationError` for a schedule that does not fit the network, `UsageError` for unreadable records.
+    """
     validate_schedule(net.graph, schedule)
     cpu = not lower.target.startswith("cuda")
     program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
@@ -148,7 +150,7 @@ def emit_cpu(
     lower: LowerOptions,
     tuned: TunedKernels = TunedKernels(None),  # noqa: B008
 ) -> tvm.IRModule:
-    """The module for a CPU: a parallel region per stage of several groups, multi-threaded kernels elsewhere."""
+    """Emit the module for a CPU: a parallel region per stage of several groups, multi-threaded kernels elsewhere."""
     emitter = Emitter(program, plan)
     functions = ByStructure[Any]()  # equal kernels are one function
     emitter.constants(kernels)

@@ -46,12 +46,12 @@ class Slice:
 
 
 def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel reads and does not compute, in the order of its parameters."""
+    """Return the tensors a kernel reads and does not compute, in parameter order."""
     inside = {t for i in spec.ops for t in graph.ops[i].outputs}
     return tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
 
 
 def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel computes and that are graph outputs or read by other kernels."""
+    """Return the tensors a kernel computes for graph outputs or other kernels."""
     written = [t for i in spec.ops for t in graph.ops[i].outputs]
     return tuple(t for t in written if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
