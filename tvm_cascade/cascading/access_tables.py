@@ -96,17 +96,17 @@ class AccessTables:
 
     @staticmethod
     def source(tensor: int) -> int:
-        """The pseudo-operator that delivers a streamed input. It is negative, so that it sorts before every operator."""
+        """Return the pseudo-operator that delivers a streamed input: a negative index, sorted before every operator."""
         return -1 - tensor
 
     @cached_property
     def parts(self) -> frozenset[int]:
-        """Tensors that are parts of a join."""
+        """Return the tensors that are parts of a join."""
         return frozenset(t for op in self.graph.ops if op.part_offsets for t in op.inputs)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each root the operators that read it or a view of it, ascending. Views themselves do not count as readers."""
+        """List, for each root, the operators that read the root or a view, ascending. Views are not counted as readers."""
         used: list[dict[int, None]] = [{} for _ in self.graph.tensors]
         for op in self.graph.ops:
             if not op.view:
@@ -116,11 +116,11 @@ class AccessTables:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """Roots of the graph's outputs: tensors that must be stored whole at the end."""
+        """Return the roots of the graph's outputs: tensors stored whole at the end."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
     def stacked(self, tensor: int) -> bool:
-        """Whether a tensor is a join along the rows, or a part of one.
+        """Test whether a tensor is a join along the rows, or a part of such a join.
 
         Such a join is stored whole: it cannot be a ring.
         """
@@ -128,7 +128,7 @@ class AccessTables:
 
     @cached_property
     def _stacks(self) -> frozenset[int]:
-        """The joins along the rows."""
+        """Return the joins along the rows."""
         tensors, ops = self.graph.tensors, self.graph.ops
         joins = {
             t: [p for m in self.writers(t) if m >= 0 for p in ops[m].outputs if p in self.parts] for t in self._owners
@@ -137,27 +137,27 @@ class AccessTables:
 
     @cached_property
     def _owners(self) -> tuple[int, ...]:
-        """The roots: tensors that own their memory."""
+        """List the roots: tensors that own their memory."""
         return tuple(t for t, root in enumerate(self.roots) if root.tensor == t)
 
     def _start(self, tensor: int, tile: Tile) -> int:
-        """Units of the root that lie before `tensor`, a part of a join along the rows; 0 for any other tensor."""
+        """Return the root's units before `tensor`, a part of a join along the rows; 0 for any other tensor."""
         root = self.roots[tensor]
         if root.tensor == tensor or not self.stacked(tensor):
             return 0
         return root.byte_offset // max(self.unit_bytes(root.tensor, tile), 1)
 
     def writers(self, root: int) -> tuple[int, ...]:
-        """The operators and sources that write a root.
+        """Return the operators and sources that write a root.
 
-        One operator, or one for every part of a join; the source of a streamed input; none for a graph input that is in
+        These are one operator, or one per part of a join; the source of a streamed input; none for a graph input in
         memory from the start.
         """
         return (self.source(root),) if root in self.streamed else self._writers[root]
 
     @cached_property
     def _writers(self) -> tuple[tuple[int, ...], ...]:
-        """For each root the operators that write it, sources left out."""
+        """List, for each root, the operators that write the root; sources are left out."""
         made: list[tuple[int, ...]] = [() for _ in self.graph.tensors]
         for op in self.graph.ops:
             if not op.view:
@@ -167,32 +167,34 @@ class AccessTables:
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the operators and sources that write its inputs."""
+        """List, for each operator, the operators and sources that write the inputs."""
         made = [[m for t in op.inputs for m in self.writers(self.roots[t].tensor)] for op in self.graph.ops]
         return tuple(tuple(dict.fromkeys(ms)) for ms in made)
 
     def written(self, op: int) -> tuple[int, ...]:
-        """The roots that an operator or source writes, one for each of its outputs."""
+        """Return the roots an operator or source writes, one per output."""
         return (-1 - op,) if op < 0 else self._written[op]
 
     @cached_property
     def _written(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the roots that it writes."""
+        """List, for each operator, the roots of the outputs."""
         return tuple(tuple(self.roots[t].tensor for t in op.outputs) for op in self.graph.ops)
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
-        """Whether `op` sums up its input step by step in a segment of `members`, which must produce that input."""
+        """Test whether `op` sums the input step by step in a segment of `members`, which must produce that input."""
         makers = self.summing.get(op)
         return makers is not None and all(m in members for m in makers)
 
     @cached_property
     def summing(self) -> dict[int, Sequence[int]]:
-        """The operators that can sum up their input step by step, and what makes that input."""
+        """Return the operators that can sum their input step by step, with the input's producers."""
         able = (o for o in self.graph.ops if o.kernels.accumulator_bytes and len(o.inputs) == 1)
         return {o.index: makers for o in able if (makers := self._summed_from(o))} if self.accumulators else {}
 
     def _summed_from(self, node: Op) -> Sequence[int]:
-        """What makes the one input of an operator, if its rows or pixels can be summed as they are made; else nothing."""
+        """Return the producers of an operator's single input if its rows or pixels can be summed as they appear; else
+        empty.
+        """
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         through = root == node.inputs[0] or outermost(owner)
@@ -200,41 +202,41 @@ class AccessTables:
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:
-        """Columns of each tensor; 1 where its pixels are not contiguous."""
+        """List the columns of each tensor; 1 for tensors without contiguous pixels."""
         return tuple(t.columns if has_pixels(t) else 1 for t in self.graph.tensors)
 
     @cached_property
     def tensor_bytes(self) -> tuple[int, ...]:
-        """Bytes of each whole tensor."""
+        """List the bytes of each whole tensor."""
         return tuple(t.bytes for t in self.graph.tensors)
 
     @cached_property
     def tensor_rows(self) -> tuple[int, ...]:
-        """Rows of each tensor."""
+        """List the rows of each tensor."""
         return tuple(t.rows for t in self.graph.tensors)
 
     def columns(self, tensor: int, tile: Tile) -> int:
-        """Units in one row of a tensor: its pixels where `tile` is a part of a row, else 1."""
+        """Return the units in a tensor's row: pixels if `tile` is a part of a row, else 1."""
         return self._pixels[tensor] if tile.columns else 1
 
     def units(self, tensor: int, tile: Tile) -> int:
-        """Units of a whole tensor: pixels where `tile` is a part of a row and the tensor has contiguous pixels, else rows."""
+        """Return a whole tensor's units: pixels if `tile` is a part of a row and pixels are contiguous, else rows."""
         return self.tensor_rows[tensor] * self._pixels[tensor] if tile.columns else self.tensor_rows[tensor]
 
     def unit_bytes(self, tensor: int, tile: Tile) -> int:
-        """Bytes of one unit of a tensor."""
+        """Return the bytes of a tensor's unit."""
         return (self._unit_bytes[1] if tile.columns else self._unit_bytes[0])[tensor]
 
     @cached_property
     def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Bytes of a row of each tensor, and of a pixel."""
+        """Return the bytes of a row for each tensor, and of a pixel for each."""
         every = range(len(self.graph.tensors))
         rows = tuple(self.tensor_bytes[t] // max(self.units(t, ROW), 1) for t in every)
         return rows, tuple(self.tensor_bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
 
     @cached_method
     def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
-        """The access tables of an operator or source; with `accumulate` those of its accumulating kernel."""
+        """Return the access tables of an operator or source; with `accumulate` the accumulating kernel's."""
         if op < 0:
             columns, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
             return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * columns,), ())
@@ -252,24 +254,26 @@ class AccessTables:
 
     @cached_method
     def _counts(self, tile: Tile) -> dict[int, int]:
-        """The steps of every source and of every operator that works, none of which accumulates."""
+        """Return the step counts of every source and every working operator, without accumulation."""
         makers = (*(self.source(t) for t in self.streamed), *(o.index for o in self.graph.ops if not o.view))
         return {o: self.steps(o, tile).count for o in makers}
 
     def counter_bytes(self, members: Sequence[int], tile: Tile) -> int:
-        """Bytes of the step counters of all `members`, each as wide as the most steps ask; a single one has none."""
+        """Compute the bytes of all `members`' step counters, each as wide as the largest count needs; 0 for a single
+        member.
+        """
         widths = self.counter_widths(tile)
         return max(widths[o] for o in members) * len(members) if len(members) > 1 else 0
 
     @cached_method
     def counter_widths(self, tile: Tile) -> dict[int, int]:
-        """Bytes of an unsigned integer that numbers the steps of each source and operator that works, from 0 on."""
+        """Return, per source and working operator, the bytes of an unsigned integer that numbers the steps from 0 on."""
         counts = dict(self._counts(tile))
         counts |= {o: max(counts[o], self.steps(o, tile, accumulate=True).count) for o in self.summing}
         return {o: 1 if n <= 1 << 8 else 2 if n <= 1 << 16 else 4 for o, n in counts.items()}
 
     def _making(self, node: Op, tile: Tile) -> Steps:
-        """The access tables of an operator that writes a tile of its output in each step."""
+        """Make the access tables of an operator that writes an output tile in each step."""
         out, inputs = self.graph.tensors[node.outputs[0]], range(len(node.inputs))
         if not has_rows(self.graph, node.index):
             made = tuple(np.array([0, self.units(t, tile)], np.int64) for t in node.outputs)
@@ -285,7 +289,7 @@ class AccessTables:
 
     @cached_method
     def waits(self, op: int, maker: int, tile: Tile, accumulates: bool, maker_accumulates: bool) -> Units:
-        """For each step of `op` the number of steps of its producer `maker` that must be done before it."""
+        """Compute, for each step of `op`, how many steps the producer `maker` must have done before."""
         making = self.steps(maker, tile, maker_accumulates)
         waits = [
             np.searchsorted(making.made[self.written(maker).index(read.tensor)], read.need).astype(np.int64)
@@ -296,7 +300,9 @@ class AccessTables:
 
     @cached_method
     def ring(self, tensor: int, tile: Tile, makers: SegmentUsers, readers: SegmentUsers) -> tuple[int | None, int]:
-        """Least size of a ring in units, and a number that must divide its size; `(None, all units)` if it cannot be a ring."""
+        """Return a ring's least size in units and a divisor the size must have; `(None, all units)` if no ring is
+        possible.
+        """
         reads = [r for o, sums in readers for r in self.steps(o, tile, sums).reads if r.tensor == tensor]
         if not reads or any(not r.ringable for r in reads) or self.stacked(tensor):
             return None, self.units(tensor, tile)
@@ -311,7 +317,7 @@ class AccessTables:
         return least, 1 if columns % tile.columns else tile.columns
 
     def _accumulating(self, node: Op, tile: Tile) -> Steps:
-        """The access tables of an operator that sums up its input: one step for every tile of the input."""
+        """Make the access tables of an operator that sums the input: one step per input tile."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         columns = self.columns(root, tile)
@@ -322,7 +328,7 @@ class AccessTables:
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
     def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
-        """The table of input i of `op`, which is read whole in each of `count` steps."""
+        """Make the table of input i of `op`, read whole in each of `count` steps."""
         root = self.roots[op.inputs[i]].tensor
         every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)
@@ -330,7 +336,7 @@ class AccessTables:
         return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], tile), False)
 
     def _same(self, tensor: int, tile: Tile) -> bool:
-        """Whether `tensor` has the same rows and pixels as its root, or is a part of a join."""
+        """Test whether `tensor` has the same rows and pixels as the root, or is a part of a join."""
         root = self.roots[tensor]
         seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
         if seen.index == owner.index or tensor in self.parts:
@@ -340,7 +346,7 @@ class AccessTables:
         return alike and root.byte_offset == 0 and forms[0] == forms[1]
 
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
-        """The table of input i of `op`, which is read through its window for every tile of `grid`."""
+        """Make the table of input i of `op`, read through a window for every tile of `grid`."""
         window = op.windows[i] if i < len(op.windows) else None
         if window is None or (tile.by_pixels and window.stride == 0):  # kernels read it by rows, not around a ring
             return self._whole(op, i, len(grid.y0), tile)
@@ -372,7 +378,7 @@ class AccessTables:
 
 @lru_cache(maxsize=_SHAPES)
 def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
-    """`need` and `keep` of a window over an input of `height` x `width` units, by tile of `grid`; not to be written to."""
+    """Compute `need` and `keep` of a window over `height` x `width` input units, by tile of `grid`; both are read-only."""
     low, high = covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
@@ -386,7 +392,9 @@ def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, w
 
 
 def covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
-    """The range `[first, last)` of an input axis of length `size` that the taps of outputs `[start, stop)` cover."""
+    """Compute the range `[first, last)` on an input axis of length `size` covered by the taps of outputs `[start,
+    stop)`.
+    """
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     return np.minimum(np.maximum(first, 0), size), np.minimum(np.maximum(last, 0), size)

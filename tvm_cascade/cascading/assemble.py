@@ -32,12 +32,12 @@ class Layout:
 
     @classmethod
     def one_by_one(cls, operators: int) -> Layout:
-        """The layout in which every operator is a segment of its own."""
+        """Make the layout with every operator as a separate segment."""
         return cls(tuple(range(operators + 1)), (BY_ROWS,) * operators)
 
     @property
     def segments(self) -> tuple[tuple[int, int, Interleaving], ...]:
-        """(i, j, interleaving) of every segment: it holds positions [i, j) of the order."""
+        """List every segment's (i, j, interleaving), which holds positions [i, j) of the order."""
         return tuple(zip(self.cuts[:-1], self.cuts[1:], self.interleavings, strict=True))
 
 
@@ -107,13 +107,13 @@ def assemble(
 
 
 def simple_arena(costs: SegmentCosts, layout: Layout) -> Allocation:
-    """The arena of a layout by heuristics alone, without the rest of a plan."""
+    """Allocate the arena of a layout by heuristics alone, without the rest of a plan."""
     problem, _ = _problem(costs, layout, storages_of(costs, layout))
     return _laid_out(problem, optimise=False, options=None)
 
 
 def segment_of(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
-    """The plan's segment of positions [i, j): its trace, counters, scratch and stripes."""
+    """Make the plan's segment of positions [i, j): trace, counters, scratch and stripes."""
     members, in_place, stripes = costs.members(i, j), costs.in_place(i, j), costs.stripes(i, j, interleaving)
     ops = tuple(sorted(costs.order[i:j]))
     return Segment(
@@ -130,7 +130,7 @@ def segment_of(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) 
 
 
 def storages_of(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
-    """The storage of every tensor, by index: whole or a ring, its bytes and its lifetime in segments."""
+    """Return the storage of every tensor, by index: whole or a ring, with bytes and lifetime in segments."""
     tables = costs.tables
     segments = layout.segments
     held = {t: (units, segment) for segment in segments for t, units in costs.held(*segment).items()}
@@ -152,7 +152,7 @@ def storages_of(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
 
 
 def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
-    """The storage of a root of which `units` are held: the whole tensor, a ring of rows, or a ring of pixels."""
+    """Return the storage for `units` of a root: the whole tensor, a ring of rows, or a ring of pixels."""
     tensor, columns = tables.graph.tensors[t], tables.columns(t, tile)
     if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
@@ -163,7 +163,7 @@ def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upp
 
 
 def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
-    """The storage of any tensor: that of its root where it is a view or a part of a join."""
+    """Return the storage of any tensor; a view or part of a join lies in the root's storage."""
     root = tables.roots[tensor]
     owner = owners[root.tensor]
     if root.tensor == tensor:
@@ -181,10 +181,10 @@ def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Stor
 
 
 def _problem(costs: SegmentCosts, layout: Layout, storages: Sequence[Storage]) -> tuple[Problem, dict[str, str]]:
-    """The allocation problem of an arena: its blocks and the offset constraints between them.
+    """Make the allocation problem of an arena: blocks and the offset constraints between them.
 
-    The second result maps the name of each block that an in-place operator writes to the name of the block that it
-    overwrites, which represents both in the problem.
+    The second result maps each block an in-place operator writes to the block overwritten, by name; the latter
+    represents both in the problem.
     """
     blocks: list[Buffer] = []
 
@@ -223,5 +223,5 @@ def _problem(costs: SegmentCosts, layout: Layout, storages: Sequence[Storage]) -
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:
-    """Byte offset of every block by its name."""
+    """Return every block's byte offset by name."""
     return dict(zip(plan.buffers, plan.allocation.offsets, strict=True))

@@ -32,11 +32,11 @@ def best_plan(
     efforts: Efforts | None = None,
     known: Plan | None = None,
 ) -> Plan:
-    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena, `known` where none is smaller.
+    """Return the first layout's plan whose arena meets the goal, else the smallest plan, `known` if none is smaller.
 
-    The goal is the cap; without one it is the bound. Where the allocator's heuristics miss the
-    goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with
-    the best plan so far; `SearchStopped` is raised where there is none yet.
+    The goal is the cap; without a cap the bound. If the allocator's heuristics miss the goal, the arenas of the best
+    layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with the best plan so far;
+    raises `SearchStopped` if there is none yet.
     """
     goal = figures.bound if options.sram is None else options.sram
     efforts = efforts or (ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
@@ -72,11 +72,11 @@ def best_plan(
 
 
 def or_whole_tensors(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
-    """The smaller of `best` and the plans that run every operator by itself on whole tensors.
+    """Return the smaller of `best` and the plans that run every operator alone on whole tensors.
 
-    Many offset constraints can make an arena far larger than its live bytes. Plans of whole tensors without such
-    constraints do not have this problem. Two are tried, in the file's order and in the order of least memory, so that
-    no plan is larger than the better of them.
+    Many offset constraints can make an arena far larger than the live bytes; plans on whole tensors without such
+    constraints avoid this. Two are tried, in the file's order and in the order of least memory, so that no result is
+    larger than the better of both.
     """
     graph = search.costs.tables.graph
     settings = replace(options.settings, overlap=False)
@@ -92,9 +92,10 @@ def or_whole_tensors(search: Search, figures: Figures, options: PlanOptions, bes
 def _layouts(
     search: Search, options: PlanOptions, goal: int, least: int, leaders: Leaders
 ) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas.
+    """Yield layouts to try, best first: with rings in the dead part of dying inputs, then without.
 
-    The second kind is left out where none of them can be among the `leaders`, or smaller than the first.
+    The second kind may give smaller arenas; they are left out if none can be among the `leaders`, or smaller than the
+    first.
     """
 
     def of(search: Search, least: int) -> Iterator[tuple[Search, Layout]]:

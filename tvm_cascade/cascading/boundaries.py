@@ -63,18 +63,18 @@ class _Axis:
 
     @property
     def needed(self) -> float:
-        """g: what t outputs need is what the others do not complete."""
+        """Return g: t outputs need all inputs the other outputs do not complete."""
         return self.inputs - self.rate * self.outputs - self.completed
 
     @property
     def lacking(self) -> float:
-        """Inputs that outputs at the border have less than `rate`."""
+        """Return how many inputs outputs at the border lack, compared with `rate`."""
         return self.rate * self.outputs - self.inputs
 
 
 @lru_cache(maxsize=256)
 def boundary(rows: Window, columns: Window, inputs: tuple[int, int], outputs: tuple[int, int]) -> Boundary:
-    """The boundary of an operator that reads a map of `inputs` rows and columns and writes one of `outputs`."""
+    """Compute the boundary of an operator that reads a map (`inputs` rows and columns) and writes another (`outputs`)."""
     a, b = _axis(rows, inputs[0], outputs[0]), _axis(columns, inputs[1], outputs[1])
     total, most = a.inputs * b.inputs, outputs[0] * outputs[1]
     m = np.arange(most + 1, dtype=np.float64)
@@ -88,7 +88,7 @@ def boundary(rows: Window, columns: Window, inputs: tuple[int, int], outputs: tu
 
 
 def read_whole(pixels: int, outputs: int) -> Boundary:
-    """The boundary of an operator that reads all `pixels` before it writes anything."""
+    """Compute the boundary of an operator that reads all `pixels` before writing."""
     completed = np.zeros(outputs + 1, np.int64)
     completed[-1] = pixels
     needed = np.full(outputs + 1, pixels)
@@ -97,7 +97,7 @@ def read_whole(pixels: int, outputs: int) -> Boundary:
 
 
 def _completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """An upper bound of |C(P)| over all P of m pixels, neither none nor all."""
+    """Compute an upper bound on |C(P)| over all P with m pixels, neither none nor all."""
     linear, cases = a.rate * b.rate * m, [np.zeros_like(m)]
     if a.outputs > 1:
         cases.append(linear + a.completed * b.inputs)
@@ -110,7 +110,7 @@ def _completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """A lower bound of |N(P)| - |C(P)|, over all P of m pixels, neither none nor all."""
+    """Compute a lower bound on |N(P)| - |C(P)| over all P with m pixels, neither none nor all."""
     cases: list[_Numbers] = []
     if a.outputs > 1:
         cases.append(np.full_like(m, a.between * b.inputs))
@@ -123,12 +123,12 @@ def _between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _possible(a: _Axis, b: _Axis, m: _Numbers) -> NDArray[np.bool_]:
-    """Whether m pixels can leave a row and a column empty."""
+    """Test whether m pixels can leave a row and a column empty."""
     return m <= (a.outputs - 1) * (b.outputs - 1)
 
 
 def _least_of_rows(a: _Axis, b: _Axis, m: _Numbers, each: float, inverse: float) -> _Numbers:
-    """The least of `each` * p + `inverse` * m / p over all p rows that fact 3 allows; both are at least 0."""
+    """Compute the least value of `each` * p + `inverse` * m / p over all p fact 3 allows; both weights are at least 0."""
     most, fewest = a.outputs - 1, np.maximum(m / (b.outputs - 1), 1.0)
     best = np.sqrt(inverse * m / each) if each else np.full_like(m, most)
     p = np.clip(best, np.minimum(fewest, most), most)
@@ -136,13 +136,13 @@ def _least_of_rows(a: _Axis, b: _Axis, m: _Numbers, each: float, inverse: float)
 
 
 def _corner_completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """|C| of fact 3 at most; 0 where there is no such set."""
+    """Compute the most |C| under fact 3; 0 if there is no such set."""
     lost = _least_of_rows(a, b, m, -a.rate * b.completed, -a.completed * b.rate)
     return np.where(_possible(a, b, m), a.rate * b.rate * m + a.completed * b.completed - lost, 0.0)
 
 
 def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """|N| of fact 3 at least; all inputs where there is no such set."""
+    """Compute the least |N| under fact 3; all inputs if there is no such set."""
     if a.needed < 0 or b.needed < 0:
         return _grown(a, b.inputs, _grown(b, a.outputs, m))
     more = _least_of_rows(a, b, m, a.rate * b.needed, a.needed * b.rate)
@@ -151,14 +151,16 @@ def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
-    """The least inputs of m pixels along one axis, of a map of so many lines, where border pixels read fewer than others."""
+    """Compute the least inputs of m pixels along one axis over `lines` lines, where border pixels read fewer than
+    others.
+    """
     if axis.needed >= 0:
         return axis.rate * m
     return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)
 
 
 def _corner_between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """|N| - |C| of fact 3 at least; infinite where there is no such set."""
+    """Compute the least |N| - |C| under fact 3; infinite if there is no such set."""
     each = a.rate * b.between
     cases = [_least_of_rows(a, b, m, each, 0.0) - b.between * max(a.lacking, 0.0)]  # 1 in each input row of theirs
     if a.needed >= 0:
@@ -172,7 +174,7 @@ def _corner_between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 @lru_cache(maxsize=256)
 def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
-    """Fact 1 for a window: the middle taps of an output belong to it."""
+    """Compute fact 1 for a window: the middle taps of an output belong to that output."""
     reads = _reads(window, inputs, outputs)
     if outputs == 1:
         return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0, 0.0)
@@ -200,7 +202,7 @@ def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
 
 
 def _reads(window: Window, inputs: int, outputs: int) -> NDArray[np.bool_]:
-    """[output, input]: whether the output reads the input."""
+    """Return a bool matrix [output, input]: True if the output reads the input."""
     y = np.arange(outputs)
     starts = y * window.stride // window.denominator - window.padding
     taps = starts[:, None] + np.arange(window.extent) * window.dilation
@@ -211,7 +213,7 @@ def _reads(window: Window, inputs: int, outputs: int) -> NDArray[np.bool_]:
 
 
 def _owned(window: Window, inputs: int, outputs: int) -> tuple[float, NDArray[np.int64]]:
-    """How many inputs belong to one output, and the inputs that belong to one (or to `denominator` of them)."""
+    """Count the inputs per output; return this and the inputs owned by one output (or by `denominator` outputs)."""
     each = min(window.stride, window.extent) if window.denominator == window.dilation == 1 else 1
     middle = (window.extent - each) // 2 * window.dilation - window.padding
     owned = np.arange(outputs) * window.stride // window.denominator + middle

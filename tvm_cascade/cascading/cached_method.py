@@ -29,7 +29,7 @@ def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenat
 
 
 def drop_results() -> None:
-    """Free the results that all cached methods keep; objects that are still used work them out again."""
+    """Drop the results that all cached methods keep; objects in use compute them again."""
     for owner in list(_caching):
         for name in list(vars(owner)):
             if _is_cached_method(type(owner), name):

@@ -33,7 +33,7 @@ _MOST_PLANS = 4  # about so many trades of a frontier are planned
 
 
 def asked(options: PlanOptions) -> bool:
-    """Whether the options allow channel tiling to pay off: it repeats work, so plans at 1.00x never use it."""
+    """Test whether the options let channel tiling pay off: tiling repeats work, so plans at 1.00x never do."""
     return options.stripes and options.max_macs > 1.0 and not options.layerwise
 
 
@@ -65,17 +65,17 @@ class ChannelSearch:
 
     @cached_property
     def ceiling(self) -> int:
-        """Bytes of the best cuts without channel tiling: segments that need as many are of no interest."""
+        """Return the bytes of the best cuts without channel tiling: segments that need as many are irrelevant."""
         return self.plain.smallest
 
     def inside(self, i: int, j: int) -> tuple[Block, ...]:
-        """The blocks whose operators all lie in positions [i, j)."""
+        """List the blocks whose operators all lie in positions [i, j)."""
         place = self.plain.costs.place
         return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
 
     @cached_method
     def forms(self, i: int, j: int) -> list[tuple[int, int, bool]]:
-        """Every form of segment [i, j) that needs fewer bytes than `ceiling`.
+        """List every form of segment [i, j) below `ceiling` bytes.
 
         Each is (bytes, extra multiply-accumulates, whether the blocks are channel-tiled).
         """
@@ -97,7 +97,7 @@ class ChannelSearch:
 
     @cached_property
     def trades(self) -> tuple[tuple[int, int], ...]:
-        """(bytes live, extra multiply-accumulates) of the best cuts, ascending in bytes and descending in work."""
+        """Compute the best cuts' (bytes live, extra multiply-accumulates), ascending in bytes and descending in work."""
         most = int(self.graph.macs * (self.options.max_macs - 1.0))
 
         def forms(i: int, j: int) -> list[tuple[int, int]]:
@@ -107,7 +107,7 @@ class ChannelSearch:
         return pareto_cuts(self.plain.size, forms, useful, most)
 
     def groups_within(self, cap: int) -> Groups:
-        """The cuts of least work within `cap` bytes: each block that they tile, with the fewest groups that fit."""
+        """Return the cuts of least work within `cap` bytes: each tiled block with the fewest groups that fit."""
         useful = within_reach(self._least_bytes, cap + 1)
 
         def best(i: int, j: int) -> tuple[int, bool, int] | None:
@@ -129,36 +129,36 @@ class ChannelSearch:
         return chosen
 
     def _fewest(self, block: Block, spare: int) -> int:
-        """The fewest groups of a block whose scratch fits.
+        """Return the fewest groups of a block whose scratch fits.
 
-        The scratch for a row may exceed that with the most groups by no more than `spare` bytes.
+        A row's scratch may exceed the scratch with the most groups by at most `spare` bytes.
         """
         sizes = {n: _row_scratch(self.graph, block, n) for n in group_counts(self.graph, block)}
         return min(n for n, size in sizes.items() if size <= sizes[self.finest[block]] + spare)
 
 
 def _most_groups(graph: Graph, among: Sequence[Block]) -> dict[Block, int]:
-    """For each block the largest number of groups that its channels divide into, where that is more than one."""
+    """Return each block's largest number of groups, a divisor of the channels; blocks with a single group are left out."""
     counts = {b: group_counts(graph, b)[-1] for b in among}
     return {b: n for b, n in counts.items() if n > 1}
 
 
 def _smallest_step(graph: Graph, options: PlanOptions) -> int:
-    """The fewest pixels of a step that the time limit allows without recompute, with every block in the most groups."""
+    """Return the fewest pixels of a step the time limit allows without recompute, with the most groups in every block."""
     return finest_in_time(in_groups(graph, _most_groups(graph, blocks(graph))), options)
 
 
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
-    """Bytes of scratch to compute one output row of `block` in `groups` groups."""
+    """Compute the bytes of scratch for an output row of `block` in `groups` groups."""
     merged = in_groups(graph, {block: groups})
     return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 
 
 def best_groups(graph: Graph, options: PlanOptions) -> Groups:
-    """The blocks for which channel tiling should be tried, with their numbers of groups; empty where there are none.
+    """Choose the blocks worth channel tiling, with their numbers of groups; empty if there are none.
 
-    With a cap (`options.sram`) they are the blocks that need least extra work within it, else those of the smallest
-    peak. Only planning the graph tells whether its arena is smaller.
+    With a cap (`options.sram`) these are the blocks with least extra work within the cap, else with the smallest peak.
+    Only planning the graph tells whether the arena is smaller.
     """
     if not asked(options) or not blocks(graph):
         return {}

@@ -32,11 +32,11 @@ class Block(NamedTuple):
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The int8 inverted bottlenecks of a graph, whose operators must follow one another in file order.
+    """Find the int8 inverted bottlenecks of a graph, whose operators must follow one another in file order.
 
-    Nothing else reads the tensors between the three operators, which have more channels than the block's input. Where
-    two blocks share a convolution (in a chain of separable convolutions that widen, each projection is the next
-    expansion), the one with more bytes in a row of its expanded tensor is taken.
+    No other operator reads the tensors between the three operators, which have more channels than the block's input. If
+    two blocks share a convolution (in a chain of widening separable convolutions each projection is the next
+    expansion), the block with more bytes per row of the expanded tensor is taken.
     """
     among = [Block(o, o + 1, o + 2) for o in range(len(graph.ops) - 2)]
     candidates = [block for block in among if _is_block(graph, *(graph.ops[o] for o in block))]
@@ -50,7 +50,7 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
 
 
 def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
-    """Whether three operators are an inverted bottleneck."""
+    """Test whether three operators are an inverted bottleneck."""
     kinds = (expand.kind, depthwise.kind, project.kind)
     ops = (expand, depthwise, project)
     if kinds != ("conv2d", "depthwise_conv2d", "conv2d") or any(len(o.inputs) != 1 or len(o.outputs) != 1 for o in ops):
@@ -79,13 +79,13 @@ def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
 
 
 def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
-    """The numbers of equal groups into which a block's wide channels can be divided, ascending; the first is 1."""
+    """List the numbers of equal groups for a block's wide channels, ascending; the first is 1."""
     channels = graph.tensors[graph.ops[block.expand].outputs[0]].shape[3]
     return tuple(g for g in range(1, channels // NARROWEST + 1) if channels % g == 0)
 
 
 def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> ChannelTiling:
-    """Scratch and work of a channel-tiled block.
+    """Compute scratch and work of a channel-tiled block.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, W
 
 
 def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
-    """`graph` with each chosen block fused into one channel-tiled operator, which takes the name of its projection."""
+    """Replace each chosen block in `graph` by one channel-tiled operator, named after the block's projection."""
     merged = {b.project: _merged(graph, b, groups) for b, groups in chosen.items()}
     gone = {o for b in chosen for o in (b.expand, b.depthwise)}
     ops = [merged.get(op.index, op) for op in graph.ops if op.index not in gone]
@@ -121,7 +121,7 @@ def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
 
 
 def _merged(graph: Graph, block: Block, groups: int) -> Op:
-    """The channel-tiled operator that replaces the three of a block."""
+    """Make the channel-tiled operator that replaces a block's three."""
     expand, depthwise, project = (graph.ops[o] for o in block)
     x, expanded, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
     down, across = depthwise.windows[0], depthwise.columns[0]

@@ -28,11 +28,11 @@ Weight = Callable[[int, int], tuple[int, int] | None]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int | None = None) -> int:
-    """The smallest peak, in bytes, over all cuts of `n` operators into segments.
+    """Compute the smallest peak, in bytes, over all cuts of `n` operators into segments.
 
-    `cost(i, j, peak)` are the bytes of segment [i, j), or any number up to `peak` where they are no more than that, and
-    `lower_bound[i, j]` is no more than these bytes. `best` is the peak of some cuts, shown while the search runs. Raises
-    `SearchStopped` where a limit strikes first.
+    `cost(i, j, peak)` are the bytes of segment [i, j), or any number up to `peak` if they are at most `peak`;
+    `lower_bound[i, j]` is at most these bytes. `best` is the peak of some cuts, shown while the search runs. Raises
+    `SearchStopped` if a limit strikes first.
     """
     limit, rest = monitor(), _peaks_after(lower_bound)
     done = [False] * (n + 1)
@@ -41,7 +41,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int 
     ends: dict[int, Iterator[tuple[int, int]]] = {}  # by start: the ends still to come with these bytes, fewest first
 
     def follow(start: int) -> None:
-        """Put the next end of segments from `start` into the queue."""
+        """Add the next end of segments from `start` to the queue."""
         found = next(((least, end) for least, end in ends[start] if not done[end]), None)
         if found is not None:
             heappush(heap, (found[0], -start, found[1], False))
@@ -68,14 +68,14 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int 
 
 
 def _ascending(needs: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """What each of `ends`, which ascend, needs, with the end, in ascending order; those that need `_NEVER` are left out."""
+    """Yield the needs of `ends` (ascending), each with the end, in ascending order, without needs of `_NEVER`."""
     by_need = np.argsort(needs, kind="stable")
     by_need = by_need[: np.searchsorted(needs[by_need], _NEVER)]
     return zip(needs[by_need].tolist(), ends[by_need].tolist(), strict=True)
 
 
 def _peaks_after(lower_bound: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each position the smallest peak of cuts from there to the end, of segments that need their lower bounds."""
+    """Compute, for each position, the smallest peak from there to the end if every segment needs the lower bound."""
     n = len(lower_bound) - 1
     after = np.zeros(n + 1, np.int64)
     for i in range(n - 1, -1, -1):
@@ -113,7 +113,7 @@ def cuts_within(
     ] = {}  # by start: the ends still to come with the least total from there on
 
     def follow(start: int, first: int, second: int) -> None:
-        """Put the next end of segments from `start`, which is reached by these totals, into the queue."""
+        """Add the next end of segments from `start`, reached with these totals, to the queue."""
         found = next(((more, end) for more, end in ends[start] if came[end] is None), None)
         if found is not None:
             heappush(heap, (first, second + found[0] + price, start, found[1], first, second, False))
@@ -145,7 +145,7 @@ def cuts_within(
 
 
 def least_peak(lower_bound: NDArray[np.int64]) -> int:
-    """The smallest peak, in bytes, over all cuts of segments that need no more than their lower bounds."""
+    """Compute the smallest peak, in bytes, over all cuts if every segment needs just the lower bound."""
     peak = np.zeros(len(lower_bound), np.int64)
     for j in range(1, len(peak)):
         peak[j] = np.maximum(peak[:j], lower_bound[:j, j]).min()
@@ -153,7 +153,9 @@ def least_peak(lower_bound: NDArray[np.int64]) -> int:
 
 
 def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
-    """For each segment [i, j) whether it may be part of cuts with a peak below `ceiling`, by the lower bounds alone."""
+    """Test for each segment [i, j) by lower bounds alone whether cuts with a peak below `ceiling` may contain the
+    segment.
+    """
     n = len(lower_bound) - 1
     before, after = np.zeros(n + 1, np.int64), _peaks_after(lower_bound)
     for j in range(1, n + 1):
@@ -164,9 +166,9 @@ def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.boo
 def pareto_cuts(
     n: int, forms: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
 ) -> tuple[tuple[int, int], ...]:
-    """The Pareto front of (peak bytes, extra work) over all cuts, by ascending bytes and descending work.
+    """Compute the Pareto front of (peak bytes, extra work) over all cuts, by ascending bytes and descending work.
 
-    Exact: a segment's cost does not depend on how those before it were cut, so a dominated trade never becomes useful again.
+    Exact: a segment's cost is independent of the cuts before, so a dominated trade never becomes useful again.
 
     Parameters
     ----------
@@ -198,7 +200,7 @@ def pareto_cuts(
 
 
 def undominated(trades: Iterable[T], figures: Callable[[Any], tuple[int, ...]] = tuple) -> list[T]:
-    """The Pareto front: trades that no other beats in both of its two figures, ascending in the first."""
+    """Return the Pareto front: trades no other beats in both figures, ascending in the first."""
     kept: list[T] = []
     for trade in sorted(trades, key=figures):
         if not kept or figures(trade)[1] < figures(kept[-1])[1]:

@@ -18,9 +18,9 @@ MOST_OPERATORS = 4
 
 
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
-    """The plan of smallest arena without recompute over all orders, cuts and interleavings; `best` if none is smaller.
+    """Search all orders, cuts and interleavings for the smallest arena without recompute; `best` if none is smaller.
 
-    Where a limit strikes, that of the orders tried.
+    If a limit strikes, only the orders tried count.
     """
     graph = search.costs.tables.graph
     for order in permutations(range(search.size)):
@@ -37,7 +37,7 @@ def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
 
 
 def _layouts(search: Search) -> Iterator[Layout]:
-    """Every layout of a search's order."""
+    """Yield every layout of a search's order."""
     n = search.size
     for count in range(n):
         for inner in combinations(range(1, n), count):

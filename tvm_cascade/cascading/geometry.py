@@ -13,7 +13,8 @@ Units = NDArray[np.int64]  # counts or indices of rows, or of pixels
 
 
 def has_rows(graph: Graph, op: int) -> bool:
-    """Whether an operator can compute its outputs row by row: all have as many rows, and the window on some input is known.
+    """Test whether an operator can compute row by row: all outputs have equally many rows, and some input a known
+    window.
 
     Inputs whose window is None are read whole.
     """
@@ -23,9 +24,10 @@ def has_rows(graph: Graph, op: int) -> bool:
 
 
 def goes_by_pixels(graph: Graph, op: int) -> bool:
-    """Whether an operator can compute some pixels of an output row in one step.
+    """Test whether an operator can compute some pixels of an output row in one step.
 
-    It must go by rows (`has_rows`), its windows along the columns must be known, and the pixels of its outputs contiguous.
+    Conditions: the operator goes by rows (`has_rows`), the windows along the columns are known, and the outputs' pixels
+    are contiguous.
     """
     node = graph.ops[op]
     widths = {graph.tensors[t].columns for t in node.outputs}
@@ -36,12 +38,12 @@ def goes_by_pixels(graph: Graph, op: int) -> bool:
 
 
 def outermost(t: Tensor) -> bool:
-    """Whether each row of a tensor is one contiguous range of bytes; true also of a tensor without a row axis."""
+    """Test whether each row of a tensor is one contiguous range of bytes; true also for a tensor without a row axis."""
     return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
 
 
 def streamable(graph: Graph, tensor: int) -> bool:
-    """Whether the caller can deliver a graph input row by row.
+    """Test whether the caller can deliver a graph input row by row.
 
     A ring stores the parts of a row from several planes (NCHW, batches) together, even where it holds all rows. Such a
     tensor never has its own layout, so no operator may read it whole.
@@ -56,31 +58,31 @@ def streamable(graph: Graph, tensor: int) -> bool:
 
 
 def reads_rows(graph: Graph, op: Op, k: int) -> bool:
-    """Whether an operator reads its input k row by row, so that each row may lie anywhere."""
+    """Test whether an operator reads input k row by row, so that each row may lie anywhere."""
     window = op.windows[k] if k < len(op.windows) else None
     by_rows = window is not None and window.stride > 0
     return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets
 
 
 def has_pixels(t: Tensor) -> bool:
-    """Whether each row of a tensor, and each pixel of a row, is one contiguous range of bytes."""
+    """Test whether each row of a tensor, and each pixel of a row, is one contiguous range of bytes."""
     return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
 
 
 def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes of the longest prefix of a whole tensor that holds nothing but its first `units` units.
+    """Compute the bytes of the longest prefix of a whole tensor that holds only the first `units` units.
 
-    All bytes of the tensor where `units` are all of its units. A row has `columns` units.
+    The result is all bytes if `units` are all units. A row has `columns` units.
     """
     return np.where(units >= t.rows * columns, t.bytes, units * _plane_row(t) // max(columns, 1))
 
 
 def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes of the shortest prefix of a whole tensor that holds all of its first `units` units, `columns` of them a row."""
+    """Compute the bytes of the shortest prefix of a whole tensor with the first `units` units, `columns` per row."""
     row, planes = _plane_row(t), 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
     return np.where(units > 0, (planes - 1) * t.rows * row + units * row // max(columns, 1), 0)
 
 
 def _plane_row(t: Tensor) -> int:
-    """Bytes of a row in one plane; of the whole tensor where it has no rows."""
+    """Compute the bytes of a row in one plane; the whole tensor's without rows."""
     return t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * ITEM_BYTES[t.dtype]

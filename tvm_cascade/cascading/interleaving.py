@@ -29,12 +29,12 @@ class Interleaving:
 
     @property
     def striped(self) -> bool:
-        """Whether the segment runs in stripes."""
+        """Test whether the segment runs in stripes."""
         return self.stripe_columns > 0
 
     @property
     def sort_key(self) -> tuple[int, ...]:
-        """A total order over interleavings, which breaks ties between plans."""
+        """Return the key of a total order over interleavings, which breaks ties between plans."""
         return -self.halo_tensors, -self.stripe_columns, self.tile.columns, self.tile.rows, self.tile.channels
 
 
@@ -43,5 +43,5 @@ BY_ROWS = Interleaving()
 
 @cache
 def without_stripes(tile: Tile) -> Interleaving:
-    """The one interleaving in steps of `tile` that has no stripes."""
+    """Return the single interleaving in steps of `tile` without stripes."""
     return BY_ROWS if tile == ROW else Interleaving(tile)

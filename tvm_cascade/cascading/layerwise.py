@@ -19,11 +19,12 @@ _DEFAULTS = PlanOptions()
 
 
 def baseline_peak(graph: Graph, alignment: int) -> int:
-    """Bytes live when operators run one by one in file order: whole tensors and scratch, views sharing memory.
+    """Compute the bytes live when operators run one by one in file order: whole tensors and scratch, views sharing
+    memory.
 
-    Every block begins at a multiple of `alignment` bytes, as in the arenas that are compared with it. An element-wise operator
-    overwrites an input of its size that dies, as where bias and activation are part of the operator before. Interpreters that
-    place whole tensors (`testing.tflm_arena`) need as many bytes or more.
+    Every block begins at a multiple of `alignment` bytes, as in the arenas compared with this peak. An element-wise
+    operator overwrites a dying input of equal size, as if bias and activation were part of the operator before.
+    Interpreters that place whole tensors (`testing.tflm_arena`) need at least as many bytes.
     """
     costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment))
     live = (
@@ -33,7 +34,7 @@ def baseline_peak(graph: Graph, alignment: int) -> int:
 
 
 def _packed(blocks: Sequence[int], overwritten: int, alignment: int) -> int:
-    """Bytes of blocks side by side without one that is overwritten; behind the last one nothing is rounded up."""
+    """Compute the bytes of blocks side by side, without the overwritten block; behind the last nothing is rounded up."""
     left = [size for size in blocks if size]
     if overwritten:
         left.remove(overwritten)
@@ -41,7 +42,7 @@ def _packed(blocks: Sequence[int], overwritten: int, alignment: int) -> int:
 
 
 def _overwritten(costs: SegmentCosts, op: Op) -> int:
-    """Bytes of the input that an operator may overwrite, element for element; 0 where it may none."""
+    """Return the bytes of the input an operator may overwrite, element for element; 0 for none."""
     tensors, roots = costs.tables.graph.tensors, costs.tables.roots
     able = (tensors[op.inputs[i]] for i in op.in_place)
     dying = [t.bytes for t in able if roots[t.index].tensor == t.index and costs.last[t.index] == costs.place[op.index]]
@@ -49,9 +50,9 @@ def _overwritten(costs: SegmentCosts, op: Op) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan in which every operator is a segment of its own, in file order.
+    """Make the plan with every operator as a separate segment, in file order.
 
-    Live tensors share memory only where an element-wise operator overwrites its input.
+    Live tensors share memory only if an element-wise operator overwrites an input.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 
 def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> Plan:
-    """The plan of one operator after the other: of whole tensors, or with `costs` where inputs arrive row by row."""
+    """Plan one operator after the other: on whole tensors, or with `costs` if inputs arrive row by row."""
     if not options.stream_input:
         return layerwise(graph, replace(options, sram=None))
     figures = Figures(baseline_peak(graph, options.alignment), 0)
@@ -77,7 +78,7 @@ def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> P
 
 
 def smaller(*plans: Plan) -> Plan:
-    """The plan of smallest arena, the first of equals."""
+    """Return the plan with the smallest arena, the first among equals."""
     return min(plans, key=lambda plan: plan.peak)
 
 
@@ -94,7 +95,7 @@ def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, advice: st
 
 
 def remedy(options: PlanOptions) -> str:
-    """The advice of the error that says that no plan fits."""
+    """Return the advice for the error that no plan fits."""
     if not options.overlap:
         return "plan without --no-overlap"
     if not options.stream_input:

@@ -59,7 +59,7 @@ class Search:
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
-        """Whether [i, j) may be a segment: it lies in one region or is a single operator, and is not too long."""
+        """Test whether [i, j) may be a segment: in one region or a single operator, and not too long."""
         if j - i > self.longest:
             return False
         if self.regions.whole:
@@ -69,10 +69,10 @@ class Search:
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
     def interleavings(self, i: int, j: int, cap: int = INFEASIBLE) -> Iterator[Interleaving]:
-        """Interleavings without stripes that are tried for [i, j), coarse first.
+        """Yield interleavings without stripes to try for [i, j), coarse first.
 
-        Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are
-        left out; whole rows are always possible. Those that need more than `cap` bytes may be missing.
+        Only the coarsest if the segment has several sinks or is long. Pixel tiles with too much scratch are left out;
+        whole rows are always possible. Interleavings that need more than `cap` bytes may be missing.
         """
         count, tried = len(self.costs.members(i, j)), 0
         for interleaving in self._interleavings if count > 1 else ():
@@ -87,15 +87,15 @@ class Search:
             yield BY_ROWS
 
     def without_ring_constraints(self) -> Search:
-        """A search over the same order in which rings do not follow dying inputs through the same memory."""
+        """Make a search over the same order in which rings do not follow dying inputs through the same memory."""
         return Search(
             self.costs.tables, self.costs.order, self.options, self, known=self.costs.without_ring_constraints()
         )
 
     def with_recompute(self, options: PlanOptions) -> Search:
-        """This search where plans may execute more multiply-accumulates; `options` differ from its own in nothing else.
+        """Copy this search for plans with more multiply-accumulates; `options` differ in nothing else.
 
-        What is known of plans without recompute stays known. Not for streamed inputs (`striped`).
+        All knowledge on plans without recompute is kept. Not for streamed inputs (`striped`).
         """
         other = copy(self)
         other.options = options
@@ -105,9 +105,9 @@ class Search:
 
     @cached_method
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
-        """Bytes of [i, j) in its best interleaving without recompute: with blocks rounded to the alignment, and exact.
+        """Compute the bytes of [i, j) in the best interleaving without recompute: blocks aligned, and exact.
 
-        For a segment that needs more than `by_rows` even with all possible sharing, only a lower bound is returned.
+        A segment above `by_rows` even with all possible sharing gets only a lower bound.
         """
         if not self.possible(i, j):
             return INFEASIBLE, INFEASIBLE
@@ -124,11 +124,11 @@ class Search:
 
     @property
     def longest(self) -> int:
-        """The most operators that a segment may have."""
+        """Return the most operators a segment may have."""
         return self.size if self.size <= LARGE else LONGEST_IN_LARGE
 
     def _short(self, bytes_of: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A table of lower bounds, with segments that are too long marked infeasible."""
+        """Copy a table of lower bounds, with too long segments marked infeasible."""
         if self.size <= LARGE:
             return bytes_of
         place = np.arange(self.size + 1)
@@ -136,7 +136,9 @@ class Search:
 
     @cached_property
     def by_rows(self) -> int:
-        """Bytes of the best cuts when every segment uses its coarsest interleaving, for the first order searched."""
+        """Compute the bytes of the best cuts with every segment in the coarsest interleaving, for the first order
+        searched.
+        """
         if self._like is not None:
             return self._like.by_rows
 
@@ -147,13 +149,15 @@ class Search:
         return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest), max(apart, default=0))
 
     def _smallest_peak(self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64], known: int) -> int:
-        """The smallest peak over all cuts, of which some have a peak of `known` bytes.
+        """Compute the smallest peak over all cuts; some cuts have a peak of `known` bytes.
 
-        `cost(i, j)` is no more than segment [i, j) needs in its coarsest interleaving.
+        `cost(i, j)` is at most the need of segment [i, j) in the coarsest interleaving.
         """
 
         def up_to(i: int, j: int, peak: int) -> int:
-            """What is shared, and finer interleavings, matter only where the coarsest needs more than `peak` without sharing."""
+            """Return `peak` if the coarsest interleaving fits without sharing, else the cost: only then do finer ones
+            matter.
+            """
             little = self.possible(i, j) and self.costs.apart(i, j, next(self.interleavings(i, j))) <= peak
             return peak if little else cost(i, j)
 
@@ -161,7 +165,7 @@ class Search:
 
     @property
     def size(self) -> int:
-        """The number of operators."""
+        """Return the number of operators."""
         return len(self.costs.order)
 
     @cached_property
@@ -171,18 +175,19 @@ class Search:
 
     @cached_property
     def smallest(self) -> int:
-        """Live bytes of the best cuts without recompute, blocks rounded to the alignment."""
+        """Compute the live bytes of the best cuts without recompute, blocks rounded to the alignment."""
         return self._smallest_peak(self.least, self._without_recompute, self.by_rows)
 
     def least(self, i: int, j: int) -> int:
-        """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment.
+        """Return the bytes of [i, j) in the best interleaving without recompute, blocks rounded to the alignment.
 
-        A lower bound where that exceeds `by_rows`, since no best plan uses such a segment; `INFEASIBLE` if it may not be one.
+        A lower bound if that exceeds `by_rows`, since no best plan uses such a segment; `INFEASIBLE` if no segment is
+        possible.
         """
         return self._bytes(i, j)[0]
 
     def least_exact(self, i: int, j: int) -> int:
-        """As `least`, blocks not rounded."""
+        """Return the bytes as `least` does, blocks not rounded."""
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
@@ -198,14 +203,14 @@ class Search:
 
     @property
     def recompute(self) -> bool:
-        """Whether plans may execute more multiply-accumulates than the network has."""
+        """Test whether plans may execute more multiply-accumulates than the network has."""
         return self.options.stripes and self.options.max_macs > 1.0
 
     @cached_method
     def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
-        """The interleaving of [i, j) within `cap` bytes that needs least work and, of these, is coarsest.
+        """Return the interleaving of [i, j) within `cap` bytes with least work, the coarsest of equals.
 
-        None where none fits.
+        Returns None if none fits.
         """
         if not self.possible(i, j):
             return None
@@ -217,12 +222,14 @@ class Search:
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
 
     def _fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
-        """Whether [i, j) needs at most `cap` bytes; its offset constraints are computed only where that depends on them."""
+        """Test whether [i, j) needs at most `cap` bytes; offset constraints are computed only if decisive."""
         return self.lower_bounds.plain(interleaving.tile)[i, j] <= cap and self.costs.fits(i, j, interleaving, cap)
 
     @cached_method
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
-        """The Pareto front of (live bytes, extra multiply-accumulates) over all cuts: ascending bytes, descending work."""
+        """Compute the Pareto front of (live bytes, extra multiply-accumulates) over all cuts: ascending bytes,
+        descending work.
+        """
         ceiling = self.bound if exact else self.smallest
         most = int(self.costs.tables.graph.macs * (self.options.max_macs - 1.0))
 
@@ -233,7 +240,7 @@ class Search:
         return (*trades, (ceiling, 0)) if not trades or trades[-1][1] > 0 else trades
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
-        """(bytes, extra multiply-accumulates) of [i, j) in every interleaving that needs fewer than `ceiling` bytes."""
+        """List (bytes, extra multiply-accumulates) of [i, j) for every interleaving below `ceiling` bytes."""
         striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
         forms = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
         if self.lower_bounds.tiles[i, j] < ceiling:
@@ -241,12 +248,12 @@ class Search:
         return [f for f in forms if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int, most: Callable[[], int]) -> Iterator[Layout]:
-        """Layouts of at most `cap` live bytes, those of least work and overhead first, each once.
+        """Yield layouts of at most `cap` live bytes, by least work and overhead, each once.
 
-        An arena may be larger than its live bytes, above all where many outputs and inputs share memory. So some layouts
-        stay further below the cap, and some have fewer segments. `least` are the fewest live bytes of any layout. Where the
-        cap is no more than that, layouts with somewhat more live bytes come last, since their arenas may be smaller: with
-        up to `most()` bytes, which is asked once the others have been tried.
+        An arena may be larger than the live bytes, above all if many outputs and inputs share memory. So some layouts
+        stay further below the cap, and some have fewer segments. `least` are the fewest live bytes of any layout. If
+        the cap is no larger, layouts with somewhat more live bytes come last, since their arenas may be smaller: up to
+        `most()` bytes, asked once all others have been tried.
         """
         seen: set[Layout] = set()
         limits = (cap, (cap + least) // 2, (cap + 7 * least) // 8, least)
@@ -256,15 +263,16 @@ class Search:
             yield from self._fresh(beyond, _FEW, seen)
 
     def _fresh(self, limits: Iterable[int], prices: Sequence[int], seen: set[Layout]) -> list[Layout]:
-        """The layouts within `limits` that are not in `seen`, which they join, those of least work and overhead first."""
+        """Return the layouts within `limits` not yet in `seen`, sorted by work and overhead, and add them there."""
         fresh = {layout for limit in dict.fromkeys(limits) for layout in self._of_prices(limit, prices)} - seen
         seen |= fresh
         return sorted(fresh, key=self._sort_key)
 
     def _of_prices(self, limit: int, prices: Sequence[int]) -> list[Layout]:
-        """The layouts of least overhead within `limit` bytes for ascending prices of a segment; empty where none fits.
+        """List the layouts of least overhead within `limit` bytes for ascending prices of a segment; empty if none
+        fits.
 
-        Overhead and segments are two sums, so a layout that is best at two prices is best at all between them.
+        Overhead and segments are two sums, so a layout that is best at two prices is best at all prices between.
         """
         first, last = self._layout(limit, prices[0]), self._layout(limit, prices[-1])
         if first is None or last is None:
@@ -282,7 +290,9 @@ class Search:
         return found
 
     def _layout(self, limit: int, price: int) -> Layout | None:
-        """The layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none fits."""
+        """Find the layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none
+        fits.
+        """
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
             interleaving = self.coarsest(i, j, limit)
@@ -307,22 +317,23 @@ class Search:
 
     @cached_method
     def _within(self, limit: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """By position i the ends j of segments [i, j) that cuts within `limit` bytes may contain, judged by lower bounds.
+        """List, by position i, the ends j of segments [i, j) that cuts within `limit` bytes may contain, by lower
+        bounds.
 
-        They come with lower bounds of their kernel calls.
+        Each comes with a lower bound of the kernel calls.
         """
         useful, calls = within_reach(self.least_bytes, limit + 1), self.lower_bounds.calls
         ends = [i + 1 + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(useful)]
         return [(after, calls[i, after]) for i, after in enumerate(ends)]
 
     def _sort_key(self, layout: Layout) -> tuple[object, ...]:
-        """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and tie breakers."""
+        """Return a layout's extra multiply-accumulates, kernel calls inside cascades, and tie breakers."""
         work = sum(self.costs.extra_macs(*segment) for segment in layout.segments)
         calls = sum(self._overhead(*segment) for segment in layout.segments)
         return work, calls, layout.cuts, [interleaving.sort_key for interleaving in layout.interleavings]
 
     def _overhead(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """Kernel calls of a segment, which count as overhead if it has several operators; else 0."""
+        """Count the kernel calls of a segment, which are overhead if there are several operators; else 0."""
         return self.costs.calls(i, j, interleaving) if len(self.costs.members(i, j)) > 1 else 0
 
 
@@ -343,13 +354,13 @@ class Leaders:
         self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
 
     def beyond(self, lower_bound: int) -> bool:
-        """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
+        """Test whether every layout would be refused whose arena has at least `lower_bound` bytes."""
         return lower_bound >= self._limit
 
     def worth(self, bound: int) -> int:
-        """The most live bytes of a layout that is worth laying out, where no arena has fewer than `bound` bytes.
+        """Return the most live bytes of a layout worth laying out, given that no arena is below `bound` bytes.
 
-        0 where one has no more already, so that none of the others is smaller.
+        0 if an arena is at the bound already, so that no other is smaller.
         """
         if self.first and self.first[0][0].peak <= bound:
             return 0
@@ -357,5 +368,5 @@ class Leaders:
 
     @property
     def _limit(self) -> int:
-        """What an arena has to be below to be kept, in bytes."""
+        """Return the bytes an arena has to be below to be kept."""
         return min(self.below, self.first[-1][0].peak if len(self.first) == self.count else INFEASIBLE)

@@ -49,7 +49,9 @@ class LowerBounds:
 
     @property
     def calls(self) -> Table:
-        """Kernel calls of each segment in steps of one row, the fewest that it can have; 0 where an operator runs alone."""
+        """Count the kernel calls of each segment in steps of one row, the fewest possible; 0 for an operator that runs
+        alone.
+        """
         return self.of_order.calls
 
     @cached_property
@@ -69,7 +71,7 @@ class LowerBounds:
 
     @property
     def least_rings(self) -> list[int]:
-        """The fewest bytes of each tensor that is produced and read in one segment, in any form without recompute."""
+        """Return the fewest bytes of each tensor produced and read in one segment, in any form without recompute."""
         forms = [self.of_order.rings.plain(tile) for tile in self.tiles_tried]
         return list(map(min, zip(*forms, self.of_order.rings.in_stripes(kept=True), strict=True)))
 

@@ -14,12 +14,12 @@ _ALIGN = 64  # bytes, of the address that a memory begins at; what follows it st
 
 
 def blocks(plan: Plan) -> Problem:
-    """What may lie in one memory or another: the blocks; all as one where rows have addresses of their own among them."""
+    """Return the blocks a memory can hold; all as one block if rows have separate addresses."""
     return Problem((Buffer(0, plan.peak, 0, 1, name=ROWS),)) if ROWS in plan.buffers else plan.problem
 
 
 def in_memories(plan: Plan, memories: Sequence[Ram], chosen: Sequence[int], offsets: Sequence[int]) -> Plan:
-    """The plan with its blocks in other places.
+    """Copy the plan with blocks in other places.
 
     Parameters
     ----------
@@ -45,16 +45,16 @@ def in_memories(plan: Plan, memories: Sequence[Ram], chosen: Sequence[int], offs
 
 
 def apart(plan: Plan) -> Plan:
-    """The plan with every block in a memory of its own, which is called as the block is."""
+    """Copy the plan with every block in a separate memory named after the block."""
     names = [b.name for b in blocks(plan).buffers]
     return in_memories(plan, [Ram(name) for name in names], range(len(names)), [0] * len(names))
 
 
 def joined(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Pairs of blocks that have to lie in the same memory.
+    """List the pairs of blocks that must lie in the same memory.
 
-    A row table (`cascading.row_tables`) is in scratch and leads to elements of a ring, or to a copy behind the table where a
-    run of pixels wraps around the ring's end: kernels reach both from one pointer.
+    A row table (`cascading.row_tables`) is in scratch and leads to elements of a ring, or to a copy behind the table if
+    a run of pixels wraps around the ring's end: kernels reach both from one pointer.
     """
     if ROWS in plan.buffers:
         return ()

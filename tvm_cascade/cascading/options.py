@@ -72,12 +72,12 @@ class PlanOptions:
 
     @property
     def untimed(self) -> PlanOptions:
-        """These options where instructions do not count."""
+        """Copy these options without the limits on instructions."""
         return replace(self, max_time=1.0, steps=None, price=None)
 
     @property
     def settings(self) -> Settings:
-        """How blocks may share memory; `in_place` counts only together with `overlap`."""
+        """Return how blocks may share memory; `in_place` counts only together with `overlap`."""
         return Settings(self.alignment, self.overlap, self.in_place and self.overlap)
 
     @property

@@ -26,11 +26,11 @@ class RingBounds:
 
     @cached_method
     def plain(self, tile: Tile) -> list[int]:
-        """The fewest bytes of every ring in steps of `tile`."""
+        """Compute the fewest bytes of every ring in steps of `tile`."""
         return [self._plain(root.tensor, tile) if root.tensor == t else 0 for t, root in enumerate(self.tables.roots)]
 
     def _plain(self, tensor: int, tile: Tile) -> int:
-        """The largest span of units that one step of a reader needs at once, in bytes."""
+        """Compute the largest span of units a reader's step needs at once, in bytes."""
         tables = self.tables
         if not tables.writers(tensor):
             return 0
@@ -45,15 +45,15 @@ class RingBounds:
 
     @cached_method
     def in_stripes(self, kept: bool) -> list[int]:
-        """The fewest bytes of every tensor in stripes: the columns that one output column of a reader reads.
+        """Compute the fewest bytes of every tensor in stripes: the columns read by a reader's single output column.
 
-        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every
-        row that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
+        With `kept`, and a producer that multiplies, the halo is added: the columns of every row that two neighbouring
+        output columns both read. The sum never exceeds all columns a reader reads.
         """
         return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
 
     def _strip(self, tensor: int, ring: int, kept: bool) -> int:
-        """`in_stripes` of one tensor, whose ring in steps of rows takes `ring` bytes."""
+        """Compute `in_stripes` for one tensor, whose ring in steps of rows takes `ring` bytes."""
         tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
         writers = tables.writers(tensor) if ring else ()
         if not writers or writers[0] < 0 or columns == 1:
@@ -122,7 +122,7 @@ class OrderBounds:
         return np.maximum(after, self._live[:, None]) + self._counters(tile) + self._scratch
 
     def _inside(self, rings: Sequence[int]) -> Table:
-        """Bytes of the rings of tensors that live only within [i, j), indexed [i, j - 1]."""
+        """Compute the bytes of rings for tensors that live only within [i, j), indexed [i, j - 1]."""
         return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
 
     def _placed(self, sizes: Sequence[int]) -> Table:
@@ -138,7 +138,7 @@ class OrderBounds:
 
     @cached_property
     def _live(self) -> Table:
-        """For each position the bytes of tensors that are produced before it and needed at it or later: live(j)."""
+        """Compute live(j): for each position the bytes of tensors produced before and needed there or later."""
         n = self.size
         change = np.zeros(n + 2, np.int64)
         for t, born in self.born.items():
@@ -148,7 +148,7 @@ class OrderBounds:
 
     @cached_method
     def _counters(self, tile: Tile) -> Table:
-        """Bytes of the driver's step counters in each segment whose steps write `tile`, those of sources left out."""
+        """Compute the bytes of the driver's step counters in each segment whose steps write `tile`, without sources."""
         widths = self.tables.counter_widths(tile)
         wide = np.array([widths.get(o, 0) for o in self.order], np.int64)  # views have none
         working = np.cumsum([0, *(wide > 0)])
@@ -157,7 +157,7 @@ class OrderBounds:
 
     @cached_property
     def _scratch(self) -> Table:
-        """For each segment the largest of its operators' least scratch, in any kernel variant."""
+        """Compute for each segment the largest of the operators' least scratch, in any kernel variant."""
         graph = self.tables.graph
         ops = [graph.ops[o] for o in self.order]
         tilings = [op.kernels.channel_tiling for op in ops]  # in place, or in stripes of one column, they need less
@@ -167,7 +167,9 @@ class OrderBounds:
 
     @cached_property
     def calls(self) -> Table:
-        """Kernel calls of each segment in steps of one row, the fewest that it can have; 0 where an operator runs alone."""
+        """Count the kernel calls of each segment in steps of one row, the fewest possible; 0 for an operator that runs
+        alone.
+        """
         tables = self.tables
         working = [not tables.graph.ops[o].view for o in self.order]
         steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.order, working, strict=True)]
@@ -177,7 +179,7 @@ class OrderBounds:
 
 
 def _largest(values: np.ndarray) -> Table:
-    """The largest of `values[i:j]`, one of them for each position."""
+    """Compute the largest of `values[i:j]`, which has a value per position."""
     n = len(values)
     largest = np.zeros((n + 1, n + 1), np.int64)
     for i in range(n):

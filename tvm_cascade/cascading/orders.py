@@ -28,7 +28,7 @@ MOST_COSTS = 2_000  # pairs whose bytes are worked out: more than irregular netw
 
 
 def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
-    """All down-closed sets of operators (with a member they hold its predecessors) as masks, by size; None above `most`."""
+    """List the down-closed sets of operators (closed under predecessors) as masks, by size; None for more than `most`."""
     needs = [sum(1 << p for p in preds) for preds in graph.predecessors]
     seen = {0}
     layer = [0]
@@ -53,7 +53,7 @@ def best_order(
     most: int = MOST_SETS,
     most_costs: int = MOST_COSTS,
 ) -> tuple[tuple[int, ...], bool]:
-    """The order whose best cuts need the fewest bytes, and whether that is proven over all orders.
+    """Find the order whose best cuts need the fewest bytes; return also whether that is proven over all orders.
 
     Ties go to the fewest segments, then to the smaller set.
 
@@ -103,10 +103,10 @@ def best_order(
 
 
 def _lower_bounds(tables: AccessTables, sets: Sequence[int], rings: Sequence[int]) -> NDArray[np.int64]:
-    """Lower bounds of the bytes of a segment, by the index of the set before it and of the set after it.
+    """Compute lower bounds of a segment's bytes, by the indices of the sets before and after.
 
-    Bytes that are live before it, or after it together with the rings inside; `INFEASIBLE` where the second set does not
-    hold the first.
+    The bytes are live before, or after together with the rings inside; `INFEASIBLE` if the second set does not hold the
+    first.
     """
     ran = np.array([[s >> o & 1 for o in range(len(tables.graph.ops))] for s in sets], np.bool_)
     roots = [t for t, root in enumerate(tables.roots) if root.tensor == t]
@@ -122,7 +122,7 @@ def _lower_bounds(tables: AccessTables, sets: Sequence[int], rings: Sequence[int
 
 
 def _unwind(best: dict[int, tuple[int, int, int]], sets: Sequence[int]) -> tuple[int, ...]:
-    """The order of the best chain, traced back from the last of `sets` through the indices in `best`."""
+    """Return the order of the best chain, traced back from the last of `sets` through the indices in `best`."""
     order: tuple[int, ...] = ()
     at = len(sets) - 1
     while at:

@@ -41,17 +41,17 @@ class Pair:
 
     @property
     def reach(self) -> int:
-        """Bytes at the start of the reader's block that the writer may cover; negative where it may cover none."""
+        """Return the bytes at the start of the reader's block the writer may cover; negative if none."""
         return self.size - self.distance
 
 
 def shared_bytes(pairs: Iterable[Pair], sizes: Sequence[int], later: Callable[[int], bool]) -> int:
-    """An upper bound on the bytes that the writers of a segment's `pairs` can share with its dying inputs.
+    """Compute an upper bound on the bytes writers of a segment's `pairs` can share with the dying inputs.
 
-    Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d covers at
-    most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one another, so an
-    output or ring shares at most its own size with all of them together. `sizes` are bytes by tensor; `later` says whether a
-    tensor is needed after the segment.
+    Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes. An output Y at distance d covers at
+    most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings if d < 0. Inputs do not overlap one another, so
+    an output or ring shares at most its own size with all together. `sizes` are bytes by tensor; `later` tells whether
+    a tensor is needed after the segment.
     """
     by_reader: dict[int, list[Pair]] = {}
     covered: dict[int, int] = {}
@@ -63,7 +63,7 @@ def shared_bytes(pairs: Iterable[Pair], sizes: Sequence[int], later: Callable[[i
 
 
 def _shared_with(whole: int, pairs: Iterable[Pair], later: Callable[[int], bool]) -> int:
-    """`shared_bytes` for one dying input of `whole` bytes."""
+    """Compute `shared_bytes` for one dying input of `whole` bytes."""
     front, outputs = 0, list[Pair]()
     for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
         if later(pair.writer):
@@ -86,7 +86,7 @@ class Overlaps:
     def pairs(
         self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], tile: Tile
     ) -> tuple[Pair, ...]:
-        """The pairs of a dying input and a tensor produced in the segment that can share bytes.
+        """Return the pairs of a dying input and a tensor produced in the segment that can share bytes.
 
         Parameters
         ----------
@@ -119,11 +119,11 @@ class Overlaps:
         return tuple(pair for pair in pairs if pair is not None)
 
     def _makers(self, tensor: int, cascade: Cascade) -> tuple[int, ...]:
-        """The producers of a tensor inside, of a join maybe some only."""
+        """Return the producers of a tensor inside; for a join maybe only some."""
         return tuple(m for m in self.tables.writers(tensor) if m in cascade.inside)
 
     def overwrites(self, pair: Pair) -> bool:
-        """Whether the producer of `pair.writer` may overwrite the elements of `pair.reader` that its step reads."""
+        """Test whether the producer of `pair.writer` may overwrite the elements of `pair.reader` read in the same step."""
         makers = self.tables.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
             return False
@@ -131,7 +131,7 @@ class Overlaps:
         return first and any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
     def _behind(self, cascade: Cascade, x: int, reads: Reads, y: int, units: int, maker: int) -> int:
-        """The least `offset(x) - offset(y)` in bytes while `maker` writes y; the size of y where they may share nothing."""
+        """Compute the least `offset(x) - offset(y)` in bytes while `maker` writes y; y's size if sharing is impossible."""
         tables, tile = self.tables, cascade.tile
         taken, given = tables.graph.tensors[x], tables.graph.tensors[y]
         size = units * tables.unit_bytes(y, tile)
@@ -154,14 +154,16 @@ class Overlaps:
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:
-        """Whether `in_place` is on and two tensors have the same layout: one may overwrite the other element for element."""
+        """Test whether `in_place` is on and two tensors have the same layout, so one may overwrite the other by
+        elements.
+        """
         one, other = self.tables.graph.tensors[x], self.tables.graph.tensors[y]
         if x in self.tables.streamed and not outermost(one):
             return False  # x interleaves its planes row by row, y stores one plane after the other
         return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
-        """For each step of `maker` the steps that `reader` has done before it at least; None if it is not upstream."""
+        """Return, per step of `maker`, the fewest steps `reader` has done before; None if `reader` is not upstream."""
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
@@ -173,11 +175,11 @@ class Overlaps:
         return frozenset(o for o in summing if self._accumulates(o))
 
     def _upstream(self, maker: int, reader: int, tile: Tile, plain: frozenset[int]) -> Units | None:
-        """The steps that `reader` has done, by step of `maker`; None if it is not upstream of it.
+        """Return the steps `reader` has done, by step of `maker`; None if `reader` is not upstream.
 
-        Everything upstream is assumed to run in one cascade: in any other segment it has done at least as many steps, if the
-        same operators accumulate there. Those of `plain` do not.
-        Results are kept as far upstream as they were asked for, since few readers are far from `maker`.
+        Everything upstream is assumed to run in one cascade: in any other segment at least as many steps are done, if
+        the same operators accumulate there. Operators in `plain` do not accumulate. Results are kept as far upstream as
+        they were asked for, since few readers are far from `maker`.
         """
         done, pending = self._walk(maker, tile, plain)
         while pending and -pending[0] >= reader:
@@ -194,18 +196,20 @@ class Overlaps:
 
     @cached_method
     def _asked(self, op: int, maker: int, tile: Tile, plain: frozenset[int]) -> Units:
-        """The steps of `maker` that are done, by the number of steps that `op` has done."""
+        """Return the steps of `maker` done, by the number of steps `op` has done."""
         sums = [o not in plain and self._accumulates(o) for o in (op, maker)]
         waits = self.tables.waits(op, maker, tile, *sums)
         return np.append(0, np.maximum.accumulate(waits))
 
     @cached_method
     def _walk(self, maker: int, tile: Tile, plain: frozenset[int]) -> tuple[dict[int, Units], list[int]]:
-        """The state of the walk upstream: done steps of the operators met, and a heap of those not left yet, negated."""
+        """Return the start state of the walk upstream: done steps of the operators met, and a heap of negated open
+        operators.
+        """
         count = self.tables.steps(maker, tile, maker not in plain and self._accumulates(maker)).count
         return {maker: np.arange(1, count + 1, dtype=np.int64)}, [-maker]
 
     @cached_method
     def _accumulates(self, op: int) -> bool:
-        """Whether an operator sums up its input step by step where all of its producers run with it."""
+        """Test whether an operator sums the input step by step when all producers run in the same segment."""
         return op >= 0 and self.tables.accumulates(op, self.tables.makers[op])

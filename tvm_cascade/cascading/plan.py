@@ -47,7 +47,7 @@ class Storage:
     row_addresses: tuple[int, ...] = ()  # of every row; empty: rows lie one behind the other, or in a ring
 
     def is_ring(self, rows: int) -> bool:
-        """Whether this is a ring, given that the tensor has `rows` rows: only a part of it is stored at a time."""
+        """Test whether this is a ring, given the tensor's `rows` rows: only a part is stored at a time."""
         return self.granularity is Granularity.PIXEL or self.height < rows or self.columns > 0
 
 
@@ -100,7 +100,7 @@ class MemoryUse:
 
     @property
     def end(self) -> int:
-        """The first address after it."""
+        """Return the first address after this memory's part."""
         return self.start + self.bytes
 
 
@@ -133,12 +133,12 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Bytes of all memories: all RAM of the network but the stack."""
+        """Return the bytes of all memories: all RAM of the network but the stack."""
         return sum(use.bytes for use in self.placed) if self.placed else self.allocation.peak
 
     @property
     def rows_end(self) -> int:
-        """The first address behind all rows that have addresses of their own."""
+        """Return the first address behind all rows with separate addresses."""
         tensors = self.graph.tensors
         return max(
             (max(s.row_addresses) + tensors[s.tensor].row_bytes for s in self.storages if s.row_addresses), default=0
@@ -146,9 +146,9 @@ class Plan:
 
     @property
     def memories(self) -> tuple[MemoryUse, ...]:
-        """The memories of the plan by ascending address, and what it takes of each."""
+        """Return the plan's memories by ascending address, with the part the plan takes."""
         return self.placed or (MemoryUse(ARENA, 0, self.allocation.peak),)
 
     def memory_at(self, address: int) -> MemoryUse:
-        """The memory that an address lies in; what follows the end of one belongs to it, up to the next."""
+        """Return the memory an address lies in; the gap behind a memory belongs to that memory."""
         return next((use for use in reversed(self.memories) if use.start <= address), self.memories[0])

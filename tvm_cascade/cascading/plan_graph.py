@@ -46,9 +46,9 @@ def _without_cap(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _within_cap(graph: Graph, options: PlanOptions) -> Plan:
-    """Return the smallest plan that takes hardly more instructions than the fastest one within the cap.
+    """Return the smallest plan that takes hardly more instructions than the fastest within the cap.
 
-    Where the plan that does so without a cap fits, it is that one.
+    If the plan with this property and no cap fits, that plan is returned.
     """
     timed = options.steps is not None and not options.draft and options.granularity != "pixel"
     plans = list(_hardly_slower(graph, options)) if timed else []
@@ -76,7 +76,7 @@ def _smallest_without_cap(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _hardly_slower(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
-    """The smallest plan without a cap that takes hardly more than the fastest, then those that it was compared with."""
+    """Yield the smallest plan without a cap that takes hardly more than the fastest, then the plans compared."""
     free = replace(options, sram=None, max_macs=1.0, max_time=WITHIN_CAP)
     with suppress(SearchStopped):
         monitor().check()

@@ -35,12 +35,12 @@ GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan of smallest peak; with a cap (`options.sram`) the plan of least overhead that fits.
+    """Plan the graph for the smallest peak; with a cap (`options.sram`) for the least overhead that fits.
 
-    Without a cap `options.max_time` limits instructions: fewer pixels in a step, and stripes, give smaller rings and more
-    instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
+    Without a cap `options.max_time` limits instructions: fewer pixels in a step, and stripes, give smaller rings and
+    more instructions. A plan under a cap may therefore be smaller than the smallest plan without a cap.
 
-    Where a limit (`search_monitor`) strikes, it is the best plan so far, and never larger than that of `layerwise`.
+    If a limit (`search_monitor`) strikes, the result is the best plan so far, and never larger than `layerwise`'s.
 
     Raises
     ------
@@ -73,17 +73,19 @@ def _searched(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _again(options: PlanOptions) -> bool:
-    """Whether plans may do work twice."""
+    """Test whether plans may do work twice."""
     return options.stripes and options.max_macs > 1.0
 
 
 def _directly(graph: Graph, options: PlanOptions) -> Plan:
-    """The plan of one search, with or without recompute; `options.max_time` does not count."""
+    """Plan by a single search, with or without recompute; `options.max_time` is ignored."""
     return (_no_worse_than_at_once if _again(options) else _cascade)(graph, options)
 
 
 def _capped(graph: Graph, options: PlanOptions) -> Plan:
-    """The plan of least overhead within the cap; where that search misses the cap, one found without a cap that fits."""
+    """Plan with least overhead within the cap; if that search misses the cap, return a fitting plan found without a
+    cap.
+    """
     try:
         return _directly(graph, options)
     except InfeasibleError as error:
@@ -96,7 +98,7 @@ def _capped(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _without_cap(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
-    """The plans that a user may have been told of before giving a cap."""
+    """Yield the plans a user may have seen before giving a cap."""
     free = replace(options, sram=None)
     yield finest(graph, free)
     yield _searched(graph, free)
@@ -111,7 +113,9 @@ def _bound(graph: Graph, options: PlanOptions) -> int:
 
 
 def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
-    """The plan with recompute; that without, whose arenas are searched for longer, where only that fits, or is smaller."""
+    """Plan with recompute; fall back on the plan without if only that fits, or is smaller (its arenas get longer
+    searches).
+    """
     at_once = replace(options, max_macs=1.0)
     try:
         plan = _cascade(graph, options)
@@ -127,7 +131,7 @@ def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None) -> Plan | InfeasibleError:
-    """What a search had found when a limit struck, or a simple plan where that is smaller.
+    """Return the search's result when a limit struck, or a simple plan if smaller.
 
     The simple plans are one operator after the other, and steps of whole rows as far as `GRACE` seconds allow.
     """
@@ -147,7 +151,7 @@ def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError 
 
 
 def _known_bound(graph: Graph, options: PlanOptions) -> int:
-    """The lower bound of the search where that is known, else one of the file's order from the least of every segment."""
+    """Return the search's lower bound if known, else the file order's, from the least bytes of every segment."""
     if not _again(options):
         with suppress(SearchStopped):
             return searches(graph, options)[0].bound
@@ -210,7 +214,7 @@ def _smallest(graph: Graph, options: PlanOptions) -> Plan:
 
 @cached(maxsize=16)
 def _of_fewest_live_bytes(graph: Graph, options: PlanOptions) -> tuple[Plan, Figures]:
-    """`_smallest` of the order and the steps that have the fewest live bytes, and the peaks to compare it with."""
+    """Return the smallest plan for the order and steps with the fewest live bytes, and the peaks for comparison."""
     search, bound = searches(graph, options)[0], _bound(graph, options)
     least = search.frontier()[0][0] if search.recompute else search.smallest
     figures = Figures(baseline_peak(graph, options.alignment), bound)
@@ -240,12 +244,12 @@ def _of_others(
 def frontier(
     graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = lambda _plan: None
 ) -> tuple[Plan, ...]:
-    """The plans that no other plan beats in both peak and work, by ascending peak.
+    """Return the plans no other plan beats in both peak and work, by ascending peak.
 
-    Work goes up to `options.max_macs`; `options.sram` is ignored. Without recompute (`options.stripes` off, or `max_macs` of
-    1.0), and where it cannot save more than `_LITTLE`, there is a single plan. `tell` is called with every plan that does
-    recompute, dominated ones included. A limit ends the frontier with the plans so far; `SearchStopped` is raised where there
-    is none yet.
+    Work goes up to `options.max_macs`; `options.sram` is ignored. Without recompute (`options.stripes` off, or
+    `max_macs` at 1.0), and if recompute cannot save more than `_LITTLE`, there is a single plan. `tell` is called with
+    every plan that does recompute, dominated plans included. A limit ends the frontier with the plans so far; raises
+    `SearchStopped` if there is none yet.
     """
     options = replace(options, sram=None)
     once = replace(options, max_macs=1.0)
@@ -260,10 +264,10 @@ def frontier(
 
 
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
-    """The plan of smallest peak on the frontier, without planning the rest.
+    """Return the frontier's plan with the smallest peak, without planning the rest.
 
-    It stops as soon as the next trade needs more live bytes than the smallest arena. Its bound is that of all trades, those
-    included whose arenas turned out larger.
+    The search stops as soon as the next trade needs more live bytes than the smallest arena. The plan's bound covers
+    all trades, even those whose arenas turned out larger.
     """
     once = in_time(graph, options)
     best, finer = once.plan, once.plan.finer
@@ -304,17 +308,19 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
 
 
 def finest(graph: Graph, options: PlanOptions) -> Plan:
-    """The smallest plan in rings that does nothing twice, by as small steps as there are, whatever time they take."""
+    """Return the smallest plan in rings without double work, in the smallest possible steps, regardless of time."""
     return _cascade(graph, replace(options, sram=None, max_macs=1.0))
 
 
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
-    """The fewest pixels of a step that `options.max_time` allows without recompute; 0: only whole rows are fast enough."""
+    """Return the fewest pixels of a step `options.max_time` allows without recompute; 0: only whole rows are fast
+    enough.
+    """
     return in_time(graph, options).options.finest
 
 
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
-    """The segment costs and layouts (`Search`) from which a frontier is built, for the order of smallest bound.
+    """Return the segment costs and layouts (`Search`) for building a frontier, for the order of smallest bound.
 
     Steps write at least `finest` pixels; by default as few as `options.max_time` allows without recompute.
     """

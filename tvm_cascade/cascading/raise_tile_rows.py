@@ -113,21 +113,23 @@ class _RaiseTileRows:
         effort: AllocateOptions | None = None,
         capacity: int | None = None,
     ) -> Plan:
-        """The plan of these segments; its arena is the first within `capacity`, or the smallest that is found."""
+        """Assemble the plan of these segments; the arena is the first within `capacity`, or the smallest found."""
         cuts = tuple(accumulate((len(s.ops) for s in segments), initial=0))
         layout = Layout(cuts, tuple(Interleaving(s.tile) for s in segments))
         figures = Figures(self.plan.baseline_peak, self.plan.bound)
         return replace(assemble(self.costs, layout, figures, optimise, effort, capacity), graph=self.graph)
 
     def _cost(self, ops: tuple[int, ...], rows: int) -> int:
-        """Live bytes while these operators run as one segment in steps of `rows` rows: a lower bound of the arena."""
+        """Compute the live bytes while these operators run as one segment in steps of `rows` rows: the arena's lower
+        bound.
+        """
         first = self.costs.place[ops[0]]
         return self.costs.exact_cost(first, first + len(ops), Interleaving(Tile(rows)))
 
     def _take_apart(self, k: int, segment: Segment) -> None:
-        """Move the last operators of segment k into segments of their own, as many as fit.
+        """Move the last operators of segment k into separate segments, as many as fit.
 
-        An operator that runs alone needs no ring, so that its tiles may be as high as its map.
+        An operator that runs alone needs no ring, so that the tiles may be as high as the map.
         """
         ops = segment.ops
         working = [o for o in ops if not self.graph.ops[o].view]
@@ -175,7 +177,9 @@ class _RaiseTileRows:
             self._raise(some[len(some) // 2 :], wanted)
 
     def _tile_rows(self, segment: _TiledSegment) -> list[tuple[float, int]]:
-        """(instructions saved, tile rows) for every number of tile rows that saves some and may fit, most saved first."""
+        """List (instructions saved, tile rows) for each number of tile rows that saves some and may fit, most saved
+        first.
+        """
         working = [o for o in segment.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
         if segment.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
             return []
@@ -187,7 +191,7 @@ class _RaiseTileRows:
 
 
 def _saved(graph: Graph, o: int, tile_rows: int, model: StepModel) -> float:
-    """Instructions that an operator is expected to save in tiles of `tile_rows` rows."""
+    """Estimate the instructions an operator saves in tiles of `tile_rows` rows."""
     op = graph.ops[o]
     if not op.kernels.multi_row:
         return 0.0

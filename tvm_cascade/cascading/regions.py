@@ -39,7 +39,7 @@ class Partition:
 
     @cached_property
     def whole(self) -> bool:
-        """Whether all operators lie in one region."""
+        """Test whether all operators lie in one region."""
         return len(self.regions) <= 1 and None not in self.region_of
 
 
@@ -60,7 +60,7 @@ _REMEDY = "write it so that an output row reads a fixed window of input rows"
 
 
 def windowed(graph: Graph, op: Op) -> bool:
-    """Whether it is known which rows of its inputs each row of an operator's outputs reads."""
+    """Test whether the input rows read for each output row of an operator are known."""
     if op.target is not None:
         return False  # it runs alone
     if op.view or op.opaque is None or op.kernels.accumulator_bytes:
@@ -70,7 +70,7 @@ def windowed(graph: Graph, op: Op) -> bool:
 
 @lru_cache(maxsize=8)
 def partition(graph: Graph) -> Partition:
-    """The largest regions of operators with known windows, and the operators that are left out."""
+    """Find the largest regions of operators with known windows, and the operators left out."""
     group = _Groups(graph)
     edges, siblings = _edges(graph), list(_siblings(graph))
     while any([group.merge(*e) for e in edges]) or any([group.merge(*s) for s in siblings]):
@@ -94,7 +94,7 @@ def partition(graph: Graph) -> Partition:
 
 
 def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
-    """A topological order in which the operators of each region follow one another; ties by index."""
+    """Return a topological order in which each region's operators follow one another; ties by index."""
     unit = [len(graph.ops) + o if r is None else r for o, r in enumerate(regions.region_of)]
     waits: dict[int, set[int]] = {u: set() for u in unit}
     for o, preds in enumerate(graph.predecessors):
@@ -110,7 +110,7 @@ def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
 
 
 def _edges(graph: Graph) -> list[tuple[int, int]]:
-    """(producer, reader) of every tensor between two operators that may cascade, largest tensors first."""
+    """List (producer, reader) for every tensor between two operators that may cascade, largest tensors first."""
     edges: list[tuple[int, int, int]] = []
     for t in graph.tensors:
         maker = graph.producer[t.index]
@@ -120,7 +120,7 @@ def _edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Pairs of successive readers of the same tensor, largest tensors first."""
+    """Yield pairs of successive readers of the same tensor, largest tensors first."""
     for t in sorted(graph.tensors, key=lambda t: (-t.bytes, t.index)):
         readers = [c for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
         yield from pairwise(readers)
@@ -146,7 +146,7 @@ class _Groups:
         return True
 
     def _around(self, start: int, goal: int) -> bool:
-        """Whether a path leads from one group to another through a third."""
+        """Test whether a path leads from one group to another through a third."""
         last = max(max(self._members[start]), max(self._members[goal]))
         pending = [g for g in self._after((start,)) if g != goal]
         seen = {start, *pending}

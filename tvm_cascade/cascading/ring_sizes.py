@@ -25,7 +25,7 @@ class RingSizes:
 
     @cached_method
     def anywhere(self, tensor: int, tile: Tile) -> int:
-        """Units in the ring of a tensor, in any segment that holds the operators which determine its size (`needed`)."""
+        """Return a tensor's ring units in any segment that holds the operators determining the size (`needed`)."""
         needed = self.needed(tensor)
         assert needed is not None
         units = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
@@ -33,11 +33,11 @@ class RingSizes:
 
     @cached_method
     def needed(self, tensor: int) -> tuple[int, ...] | None:
-        """The operators and sources that determine the size of a tensor's ring, ascending.
+        """Return the operators and sources that determine the size of a tensor's ring, ascending.
 
-        They are its producers, its readers, and the operators on paths from these to their common post-dominator. None
-        where the readers have none, and where a producer may sum up its input and then write several rows at once: it does
-        so in segments that hold its input's producer. Then the segment itself is simulated.
+        These are the producers, the readers, and the operators on paths from there to the common post-dominator. None
+        if the readers have no such dominator, or if a producer may sum the input and then write several rows at once:
+        that happens in segments with the input's producer. Then the segment itself is simulated.
         """
         makers = self.tables.writers(tensor)
         if self.tables.tensor_rows[tensor] > 1 and any(self._may_sum(m) for m in makers):
@@ -48,23 +48,23 @@ class RingSizes:
 
     @cached_method
     def simulated(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
-        """Ring sizes in units of all tensors that the operators and sources `members` write, by simulation."""
+        """Compute by simulation the ring units of all tensors the operators and sources `members` write."""
         return Cascade(self.tables, members, tile).held()
 
     def _may_sum(self, maker: int) -> bool:
-        """Whether an operator sums up its input in some segment."""
+        """Test whether an operator sums the input in some segment."""
         return maker >= 0 and self.tables.accumulates(maker, self.tables.makers[maker])
 
     @cached_property
     def _successors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the readers of its outputs, views skipped."""
+        """List, for each operator, the readers of the outputs, views skipped."""
         graph = self.tables.graph
         written = [() if op.view else self.tables.written(op.index) for op in graph.ops]
         return tuple(tuple(sorted({c for t in roots for c in self.tables.readers[t]})) for roots in written)
 
     @cached_property
     def _post_dominator(self) -> tuple[int, ...]:
-        """For each operator the next one that every path from it to the end passes.
+        """Compute for each operator the next operator every path to the end passes.
 
         The number of operators stands for the end.
         """
@@ -77,7 +77,7 @@ class RingSizes:
         return tuple(dominators)
 
     def _meet(self, dominators: Sequence[int], operators: Sequence[int]) -> int:
-        """The nearest common post-dominator of `operators`, which may be one of them; the number of operators for the end."""
+        """Find the nearest common post-dominator of `operators`, maybe among them; the number of operators for the end."""
         meeting = operators[0]
         for other in operators[1:]:
             while meeting != other:
@@ -88,7 +88,7 @@ class RingSizes:
         return meeting
 
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
-        """The operators on paths from `readers` to their common post-dominator; None if only the end is common."""
+        """Return the operators on paths from `readers` to their common post-dominator; None if only the end is common."""
         meeting = self._meet(self._post_dominator, sorted(readers))
         if meeting >= len(self.tables.graph.ops):
             return None
