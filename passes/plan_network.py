@@ -54,7 +54,8 @@ def plan_options(
     `addressed` allows separate row addresses.
     """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
-    asked = {name: getattr(request, name) for name in shared}
+    given = {name: getattr(request, name) for name in shared}
+    asked = {name: value for name, value in given.items() if value is not None or name != "max_time"}
     fixed = {"alignment": core.core.align, "steps": core.core.steps, "price": prices}
     return PlanOptions(**asked, **fixed, row_addresses=addressed)
 

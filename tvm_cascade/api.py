@@ -413,19 +413,21 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     )
     loaded, kernels = pipeline.load(model, request.load, progress), KernelSource(core, counts)
     with SearchMonitor(request.plan.time_limit) as limit:
-        limits = request.plan.within_ram()
+        own = request.plan.within_ram()
+        limits = own if board is None else own.within_board(board.arena_room)
         try:
             planned = plan_or_suggest(loaded, limits, kernels, progress)
         except InfeasibleError:
-            if not limits.memory or asked.plan.memory:
+            if limits is own and (not own.memory or asked.plan.memory):
                 raise
-            # the board's own memories are too small: tell what the network needs in one
-            limits = replace(limits, memory=())
+            # the board is too small: tell what the network needs in one memory
+            limits = replace(own, memory=())
             planned = plan_or_suggest(loaded, limits, kernels, progress)
-            asked = replace(asked, plan=replace(asked.plan, sram=planned.plan.peak))
+            if own.memory:
+                asked = replace(asked, plan=replace(asked.plan, sram=planned.plan.peak))
         wait = limits.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
-        end = shorter_end(loaded, planned, limits, kernels)
+        end = shorter_end(loaded, planned, limits, kernels) if own.sram is None else ""
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     if told.frame is not None and instructions is not None:
         told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
@@ -713,12 +715,14 @@ def plan(
         The core whose alignment and kernels (their scratch) are planned for, as in `compile` for the same target; or a
         microcontroller or board by name, with its core, memories and clock (`tvm-cascade targets`).
     sram : int or str, optional
-        Cap on the arena, in bytes or as "64KiB"; None: the smallest arena without recomputation, within `max_time`.
+        Cap on the arena, in bytes or as "64KiB": the smallest arena that takes at most 1.03 times the instructions of the
+        fastest plan within it. None: the RAM of a board that is named; else the smallest arena without recomputation, within
+        `max_time`.
     ram : int or str, optional
         Cap on all RAM of the linked image: arena, stack, data and bss. `plan` takes 256 bytes for what is not the arena.
     max_macs, max_time : float
         Limits on the plan: its multiply-accumulates, as a factor of the network's; without a cap its estimated instructions,
-        as a factor of those of the fastest plan.
+        as a factor of those of the fastest plan (None: 1.2; with it a named board's RAM is no cap).
     stream_input, layerwise, overlap : bool
         Inputs arrive row by row; operators run one after the other; outputs may share bytes with dying inputs.
     granularity : str

@@ -226,9 +226,8 @@ def project(
     beside, exceeded = LEAST_BESIDE, None
     for _ in range(_TRIES):
         asked = replace(request, plan=request.plan.within_ram(beside))
-        key = key_of(model, asked, build.cache)
         try:
-            made = compiled(model, asked, build, key, progress)
+            made, key = _compiled_on_board(model, asked, build, progress)
         except InfeasibleError as error:
             own = build.ram is None or asked.plan.sram == request.plan.sram  # the cap that was too small
             raise error if own else error.beside(beside, int(build.ram or 0)) from None
@@ -242,6 +241,23 @@ def project(
         return made, written
     assert exceeded is not None
     raise exceeded
+
+
+def _compiled_on_board(
+    model: pipeline.Model, request: Request, build: BuildOptions, progress: Progress
+) -> tuple[Compiled, str | None]:
+    """Return `compiled` and its key, under the RAM of a board that was named; without a cap where no plan fits that."""
+    named = build.board if request.emit.board is not None else None
+    plan = request.plan if named is None else request.plan.within_board(named.arena_room)
+    capped = replace(request, plan=plan)
+    key = key_of(model, capped, build.cache)
+    try:
+        return compiled(model, capped, build, key, progress), key
+    except InfeasibleError:
+        if plan is request.plan:
+            raise
+    key = key_of(model, request, build.cache)
+    return compiled(model, request, build, key, progress), key
 
 
 def compiled(

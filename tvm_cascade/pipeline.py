@@ -461,10 +461,10 @@ def plan_or_suggest(
 def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: KernelSource) -> str:
     """Return the sentence that suggests `--until`, with the bytes of the shorter network's plan; "" if no cut helps.
 
-    Only without a cap, and for a plan largest at the end. The file is then cut behind most work, and planned again.
+    Only for a plan that is largest at its end. The file is then cut behind most work, and planned again.
     """
     plan = planned.plan
-    if not _may_be_cut(loaded, asked) or planned.options.sram is not None or not ends_large(plan):
+    if not _may_be_cut(loaded, asked) or not ends_large(plan):
         return ""
     names, peak = _without_end(loaded, plan.graph.macs, asked, kernels)
     return _sentence(names, f"{peak} bytes in place of {plan.peak}") if names and peak <= _LESS * plan.peak else ""

@@ -93,7 +93,9 @@ class PlanRequest(Asked):
         None  # bytes of RAM of the linked image at most, in all
     )
     max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
-    max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of the fastest plan
+    max_time: Annotated[float | None, checks.optional(checks.factor(1.0))] = (
+        None  # without a cap: instructions, as a factor of the fastest plan; None: 1.2, or the board's RAM is a cap
+    )
     stream_input: Annotated[bool, checks.flag] = False  # inputs arrive row by row through a callback
     layerwise: Annotated[bool, checks.flag] = False  # the plain network, one operator after the other
     overlap: Annotated[bool, checks.flag] = True  # outputs may be written into the space of dying inputs
@@ -116,6 +118,12 @@ class PlanRequest(Asked):
             return self
         cap = max(0, int(self.ram) - beside)
         return replace(self, sram=cap if self.sram is None else min(cap, int(self.sram)))
+
+    def within_board(self, usable: int) -> Self:
+        """Return the request under a cap of `usable` bytes, the RAM of a board, unless it says itself what a plan may take."""
+        asked = self.sram, self.ram, self.max_time, *self.memory
+        own = any(one is not None for one in asked) or self.layerwise or self.ram_weights or self.prefetch
+        return self if own else replace(self, sram=usable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +365,7 @@ class PlanningKeywords(TypedDict, total=False):
     sram: int | str | None
     ram: int | str | None
     max_macs: float
-    max_time: float
+    max_time: float | None
     stream_input: bool
     layerwise: bool
     overlap: bool

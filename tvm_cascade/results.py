@@ -19,7 +19,17 @@ from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.placements import Placements
-from tvm_cascade.report.screen import COLUMNS, LINES, bound_text, choice_lines, choices, command_lines, labelled, limits
+from tvm_cascade.report.screen import (
+    COLUMNS,
+    LINES,
+    bound_text,
+    choice_lines,
+    choices,
+    command_lines,
+    labelled,
+    limits,
+    trade,
+)
 from tvm_cascade.report.short_names import with_short_names
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
@@ -330,6 +340,7 @@ class PlanResult:
             (6, labelled("work", f"{plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")),
             (7, labelled("bound", bound_text(plan, self.frontier))),
             (2, [line for text in self._more() for line in labelled(*text)]),
+            (3, labelled("trade", trade(plan, self.estimate, self.frontier, self.estimates)) if room else []),
             (2, _listed("limits", list(limits(plan, self.layers, self.origins)), 1)),
             (1, choice_lines(choices(plan, self.estimate, self.frontier, self.estimates)) if self.estimates else []),
             (8, ["", *_listed("less RAM", self.suggestions[:2], 2)] if self.suggestions else []),

@@ -125,7 +125,7 @@ def test_signatures_teach() -> None:
     for function, record in ((api.plan, PLAN_OPTIONS), (api.compile, COMPILE_OPTIONS)):
         spelled = inspect.signature(function).parameters
         assert set(record) <= set(spelled) and "options" not in spelled
-        assert spelled["max_time"].default == 1.2
+        assert spelled["max_macs"].default == 1.0
         assert all(name in (api.plan.__doc__ or "") + (function.__doc__ or "") for name in record)
 
 

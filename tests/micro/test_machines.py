@@ -20,10 +20,11 @@ from tvm_cascade.cores import CORES, get_core
 from tvm_cascade.emit.board_files import linker_script
 from tvm_cascade.emit.elf import read_sections
 from tvm_cascade.emit.image import read_image
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.machine import Ram
 from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.time_series import gesture
 
 SHAPES = files("tvm_cascade.testing") / "data" / "shapes.tflite"
 MACHINES = [name for name in list_boards() if load_board(name).clock]
@@ -213,3 +214,31 @@ def test_what_needs_an_image_is_refused_without_a_compiler(tmp_path: Path) -> No
         with pytest.raises(UsageError, match=words):
             api.run(folder, board=board, port=port)
     assert "src/shapes.c" in api.export(folder, kind="esp-idf", output=tmp_path / "component")
+
+
+def test_the_ram_of_a_board_is_a_cap(tmp_path: Path) -> None:
+    board, core = load_board("stm32f446re"), "cortex-m4"
+    assert board.arena_room == 128 * 1024 - 1024 - board.stack_reserve
+    own = api.plan(gesture(), target=board.name)
+    assert own.peak_bytes == api.plan(gesture(), target=core, sram=board.arena_room).peak_bytes
+    smallest, fastest = (
+        api.plan(gesture(), target=board.name, max_time=1.2),
+        api.plan(gesture(), target=core, max_time=1.0),
+    )
+    assert smallest.peak_bytes == api.plan(gesture(), target=core).peak_bytes < own.peak_bytes
+    assert own.estimated_instructions <= 1.03 * fastest.estimated_instructions < smallest.estimated_instructions
+    (line,) = [line for line in own.to_text().splitlines() if line.startswith("trade ")]
+    less = max(peak for peak, _ in own.frontier if peak < own.peak_bytes)
+    assert line.startswith(f"trade     {own.peak_bytes - less} bytes fewer cost ")
+    made = api.compile(gesture(), target=board.name, output=tmp_path / "project", link=False)
+    assert made.peak_bytes == own.peak_bytes
+
+
+def test_a_network_that_no_board_holds_is_planned_without_a_cap(tmp_path: Path) -> None:
+    board = json.loads(load_board("stm32f446re").source)
+    memory = {"flash": {"origin": 0, "bytes": 524288}, "ram": {"origin": "0x20000000", "bytes": 8192}}
+    (tmp_path / "small.json").write_text(json.dumps({**board, "name": "small", "memory": memory, "memories": {}}))
+    own = api.plan(SHAPES, target=str(tmp_path / "small.json"))
+    assert own.peak_bytes == api.plan(SHAPES, target="cortex-m4").peak_bytes and own.fits is False
+    with pytest.raises(InfeasibleError, match=f"needs {own.peak_bytes} bytes, 4096 available"):
+        api.compile(SHAPES, target=str(tmp_path / "small.json"), output=tmp_path / "project", link=False)

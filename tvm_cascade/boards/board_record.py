@@ -124,6 +124,11 @@ class Board:
         return 0 if self.stack else self.stack_reserve
 
     @property
+    def arena_room(self) -> int:
+        """Bytes of `ram` that an arena may take beside data, bss and the stack."""
+        return max(self.ram.bytes - _DATA - self.reserved_ram, 0) // 8 * 8
+
+    @property
     def family(self) -> Family:
         return family_of_core(self.core)
 

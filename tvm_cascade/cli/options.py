@@ -163,15 +163,17 @@ def board(record: type[Asked], text: str) -> Option:
 
 TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
-    option(PlanRequest, "sram", "Cap on the arena, or on all of --memory together: hardly slower than the fastest plan within "
-           "it. [default: min, the smallest arena without recomputation, within --max-time]", metavar="SIZE|min",
+    option(PlanRequest, "sram", "Cap on the arena, or on all of --memory together: the smallest arena of at most 1.03 times the "
+           "instructions of the fastest plan within it. [default: a named board's RAM; else min, the smallest arena without "
+           "recomputation, within --max-time]", metavar="SIZE|min",
            callback=parse_cap),
     option(PlanRequest, "ram", "Cap on all RAM of the linked image: arena, stack (the bound of its calls), data and bss. `plan`, "
            "which links nothing, takes 256 bytes of it for what is not the arena."),
     option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "
            "in groups.", metavar="F"),
     option(PlanRequest, "max_time", "Without a cap: estimated instructions at most, as a factor of those of the fastest "
-           "plan (with --max-macs G, G times that).", metavar="F"),
+           "plan (with --max-macs G, G times that). [default: 1.2; on a named board its RAM is the cap, as --sram would be]",
+           metavar="F"),
     option(PlanRequest, "stream_input", "Ask for the input row by row: it never lies in RAM whole."),
     option(PlanRequest, "layerwise", "Plan the plain network, one whole operator after the other, with no rolling buffers."),
     option(PlanRequest, "overlap", "Write an output into the space of a dying input, or never.", "--overlap/--no-overlap"),

@@ -59,6 +59,20 @@ def command_lines(label: str, command: str) -> list[str]:
     return [start + line + end for start, line, end in zip(starts, lines, ends, strict=False)]
 
 
+def trade(plan: Plan, own: Estimate, points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]) -> str:
+    """Return what fewer bytes cost and more bytes save, by the next plans of the frontier; empty where neither is there."""
+    rows = sorted((peak, e.instructions) for (peak, _), e in zip(points, estimates, strict=True))
+    fewer = [row for row in rows if row[0] < plan.peak and row[1] > own.instructions][-1:]
+    more = [row for row in rows if row[0] > plan.peak and row[1] < own.instructions][:1]
+
+    def percent(taken: int) -> str:
+        return f"{100 * abs(taken / max(own.instructions, 1) - 1):.1f} %"
+
+    costs = [f"{plan.peak - peak} bytes fewer cost {percent(taken)} more instructions" for peak, taken in fewer]
+    saves = [f"{peak - plan.peak} bytes more save {percent(taken)} of the instructions" for peak, taken in more]
+    return "; ".join((*costs, *saves))
+
+
 def choices(
     plan: Plan, own: Estimate, points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]
 ) -> list[Choice]:
