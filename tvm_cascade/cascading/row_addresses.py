@@ -43,11 +43,11 @@ Found = TypeVar("Found", Plan, Plan | InfeasibleError)
 
 
 def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
-    """What a search found, or the plan with row addresses that is better.
+    """Return a search's result, or a better plan with row addresses.
 
-    Without a cap the smaller one. Under a cap what fits as it is by whole rows is kept: it needs no tables; a plan with
-    row addresses that fits is taken before one of smaller steps, or one that does work twice, which take longer. Where a
-    limit strikes first it is what was found, whose bound is then one of plans with row addresses too.
+    Without a cap the smaller plan wins. Under a cap a fitting plan by whole rows is kept, since no tables are needed; a
+    fitting plan with row addresses comes before plans with smaller steps or double work, which take longer. If a limit
+    strikes first, the search's result is returned, whose bound then covers plans with row addresses too.
     """
     if not options.row_addresses or options.granularity == "pixel":
         return found
@@ -59,7 +59,9 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
 
 
 def rows_read(graph: Graph) -> int:
-    """A lower bound of every plan by rows: the rows that an operator's windows read at once, at the operator of most bytes."""
+    """Compute a lower bound on every plan by rows: the bytes of rows an operator's windows read at once, at the
+    maximum.
+    """
     most = 0
     for op in graph.ops:
         rows: dict[int, int] = {}
@@ -73,7 +75,7 @@ def rows_read(graph: Graph) -> int:
 
 
 def _read_at_once(window: Window | None, rows: int, made: int) -> int:
-    """The most rows of a tensor of `rows` that one of `made` output rows reads through a window that slides; else 1."""
+    """Compute the most rows (out of `rows`) a single output row of `made` reads through a sliding window; else 1."""
     if window is None or window.stride < 1 or window.dilation != 1 or window.denominator != 1:
         return 1
     first = np.arange(max(made, 1)) * window.stride - window.padding
@@ -82,7 +84,7 @@ def _read_at_once(window: Window | None, rows: int, made: int) -> int:
 
 
 def _or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
-    """`or_row_addresses`; raises `SearchStopped` where a limit strikes first."""
+    """Return the result for `or_row_addresses`; raises `SearchStopped` if a limit strikes first."""
     asked = replace(options.untimed, sram=None, max_macs=1.0)
     below, bound = options.sram or 0, found.bound if isinstance(found, Plan) else 0
     if isinstance(found, Plan):
@@ -104,7 +106,7 @@ def _or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found
 
 @cached(maxsize=8)
 def _least(graph: Graph, options: PlanOptions, below: int) -> int:
-    """The fewest bytes that are live in any plan with row addresses, or `below`, if none of them needs fewer."""
+    """Compute the fewest bytes live in any plan with row addresses, or `below` if none needs fewer."""
     for lives in row_lives(graph, options):
         cuts = lives.smallest_cuts(below)
         below = below if cuts is None else cuts[0]
@@ -112,14 +114,16 @@ def _least(graph: Graph, options: PlanOptions, below: int) -> int:
 
 
 def smallest_with_row_addresses(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
-    """The smallest plan in which rows have addresses of their own, over the graph's `structure`, if it needs fewer than
-    `below` bytes; else None. `options` has no cap and no limit of time."""
+    """Find the smallest plan with row addresses, over the graph's `structure`, below `below` bytes; else None.
+
+    `options` has no cap and no limit on time.
+    """
     return _smallest(structure(graph), options, below)
 
 
 @cached(maxsize=8)
 def _smallest(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
-    """The smallest plan in which rows have addresses of their own, if it needs fewer than `below` bytes; else None."""
+    """Find the smallest plan with row addresses below `below` bytes; else None."""
     best = None
     for lives in row_lives(graph, options):
         cuts = lives.smallest_cuts(below)
@@ -147,7 +151,7 @@ class _Scheduled:
             self.begin.append(start + len(self.lives.cascade(i, j).trace))
 
     def plan(self, below: int, least: int) -> Plan | None:
-        """The plan of these cuts in fewer than `below` bytes, or None; `least` are its live bytes."""
+        """Make the plan of these cuts in fewer than `below` bytes, or None; `least` are the live bytes."""
         costs = self.lives.costs
         layout = Layout(self.cuts, (BY_ROWS,) * (len(self.cuts) - 1))
         segments = tuple(segment_of(costs, *segment) for segment in layout.segments)
@@ -210,7 +214,7 @@ class _Blocks:
                 self._add(f"accumulator {o}", self.graph.ops[o].kernels.accumulator_bytes, lower, upper)
 
     def _lie_over(self, t: int) -> None:
-        """Put the rows of `t` where those lie that it is written over, unless these are not free to follow it."""
+        """Move the rows of `t` onto the rows they overwrite, unless these are not free to follow."""
         below = next((p.over for p in self.scheduled.parts[t] if p.over is not None), None)
         if below is None:
             return
@@ -222,13 +226,13 @@ class _Blocks:
         self.scheduled.parts[below][-1] = replace(last, upper=last.upper + 1)
 
     def _first(self, t: int) -> int:
-        """The first of the tensors that are written over one another, up to `t`: its buffers hold the rows of all."""
+        """Return the first of the tensors written over one another, up to `t`: its buffers hold the rows of all."""
         while t in self.over:
             t = self.over[t]
         return t
 
     def row(self, t: int, r: int) -> str:
-        """The name of the buffer that holds row r of tensor t."""
+        """Return the name of the buffer for row r of tensor t."""
         return f"tensor {self._first(t)} row {r}"
 
     def _add(self, name: str, size: int, lower: int, upper: int, alignment: int | None = None) -> None:
@@ -237,7 +241,7 @@ class _Blocks:
             self.buffers.append(Buffer(len(self.buffers), size, lower, last, alignment or self.unit, None, name))
 
     def _whole(self, storage: Storage) -> None:
-        """A buffer for a tensor in one block, whole or a ring."""
+        """Add a buffer for a tensor in one block, whole or a ring."""
         parts = self.scheduled.parts.get(storage.tensor)
         end = self.scheduled.begin[-1]
         lower = min((int(p.lower.min()) for p in parts), default=0) if parts else 0
@@ -246,7 +250,7 @@ class _Blocks:
         self._add(f"tensor {storage.tensor}", storage.size, lower, upper, max(self.unit, item))
 
     def _by_rows(self, t: int) -> None:
-        """Buffers for the rows of a tensor, from when each is made until it, and all that is written over it, is dead."""
+        """Add buffers for a tensor's rows, from their steps until the row and all overwriting rows are dead."""
         if t in self.over:
             return
         item = ITEM_BYTES[self.graph.tensors[t].dtype]
@@ -261,12 +265,12 @@ class _Blocks:
             self._add(self.row(t, r), size, low, high, unit)
 
     def _life(self, t: int) -> tuple[list[int], list[int]]:
-        """The first step of every row of a tensor, and the one behind its last."""
+        """Return the first step of every row of a tensor, and the step behind the last."""
         parts = self.rows[t]
         return parts[0].lower.tolist(), parts[-1].upper.tolist()
 
     def allocated(self, below: int) -> tuple[Problem, Allocation] | None:
-        """A problem with the caller's tensors at fixed addresses, and its solution in fewer than `below` bytes."""
+        """Return a problem with the caller's tensors at fixed addresses, and a solution in fewer than `below` bytes."""
         least = aligned(max_live_step(Problem(tuple(self.buffers)))[0], self.unit)
         last = aligned(below - self.unit, self.unit)
         best, low = self._within(least), least
@@ -288,7 +292,7 @@ class _Blocks:
         return best if best is not None and best[1].peak < below else None
 
     def _within(self, capacity: int, effort: AllocateOptions | None = None) -> tuple[Problem, Allocation] | None:
-        """A problem with the caller's tensors at fixed addresses, and its solution in `capacity` bytes."""
+        """Return a problem with the caller's tensors at fixed addresses, and a solution in `capacity` bytes."""
         for pinned in self._pinned(capacity):
             problem = Problem(self._at(pinned), capacity)
             with suppress(InfeasibleError, UsageError):
@@ -296,7 +300,9 @@ class _Blocks:
         return None
 
     def _pinned(self, capacity: int) -> Iterator[Mapping[int, int]]:
-        """Addresses of the caller's tensors in an arena of `capacity` bytes: inputs above and outputs below, then the reverse."""
+        """Yield addresses for the caller's tensors in `capacity` bytes: inputs above and outputs below, then the
+        reverse.
+        """
         graph = self.graph
         inputs = [t for t in graph.inputs if t in self.contiguous]
         outputs = [t for t in graph.outputs if t in self.contiguous and t not in inputs]
@@ -312,7 +318,7 @@ class _Blocks:
                 yield at
 
     def _at(self, places: Mapping[int, int]) -> tuple[Buffer, ...]:
-        """The buffers, rows of the caller's tensors pinned."""
+        """Return the buffers, with the rows of the caller's tensors pinned."""
         fixed = {
             self.row(t, r): at + r * self.graph.tensors[t].row_bytes
             for t, at in places.items()
@@ -321,7 +327,7 @@ class _Blocks:
         return tuple(replace(b, offset=fixed[b.name], alignment=1) if b.name in fixed else b for b in self.buffers)
 
     def stored(self, storage: Storage, at: Mapping[str, int]) -> Storage:
-        """The storage of a tensor, with the addresses of its rows where each has its own."""
+        """Return the storage of a tensor, with row addresses if each row has a separate address."""
         t = storage.tensor
         if t not in self.rows:
             return storage
@@ -334,7 +340,7 @@ class _Blocks:
         return Storage(t, most, size, storage.lower, storage.upper, row_addresses=addresses)
 
     def _most_rows(self, t: int) -> int:
-        """The most rows of a tensor that are live at once."""
+        """Count the most rows of a tensor live at once."""
         change = np.zeros(self.scheduled.begin[-1] + 2, np.int64)
         lower, upper = self._life(t)
         np.add.at(change, lower, 1)

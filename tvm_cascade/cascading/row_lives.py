@@ -57,7 +57,7 @@ class RowLives:
         self.by_rows = frozenset(t for t in range(len(graph.tensors)) if self._by_rows(t))
 
     def _by_rows(self, t: int) -> bool:
-        """Whether the rows of a tensor are live one by one: all that write or read it can follow, wherever they lie."""
+        """Test whether the rows of a tensor are live one by one: all writers and readers can follow rows anywhere."""
         tables, graph = self.tables, self.tables.graph
         tensor = graph.tensors[t]
         seen = [v for v, root in enumerate(tables.roots) if root.tensor == t]
@@ -79,17 +79,17 @@ class RowLives:
         return True
 
     def _around(self, t: int) -> list[int]:
-        """The operators that write or read a tensor."""
+        """Return the operators that write or read a tensor."""
         return [o for o in (*self.tables.writers(t), *self.tables.readers[t]) if o >= 0]
 
     def _slides(self, o: int, t: int) -> bool:
-        """Whether operator `o` reads rows of tensor `t` through windows alone."""
+        """Test whether operator `o` reads rows of tensor `t` only through windows."""
         op = self.tables.graph.ops[o]
         windows = [w for x, w in zip(op.inputs, op.windows, strict=False) if x == t]
         return bool(windows) and all(w is not None and w.stride > 0 for w in windows)
 
     def lives(self, i: int, j: int) -> tuple[Lives, ...]:
-        """The lives of all tensors that are live while [i, j) runs."""
+        """Return the lives of all tensors that are live while [i, j) runs."""
         costs, cascade = self.costs, self.cascade(i, j)
         trace = np.asarray(cascade.trace, np.int64)
         members = np.sort(np.array(cascade.members))
@@ -103,7 +103,7 @@ class RowLives:
         return self._written_over(cascade, at, found) if self.overlap else tuple(found)
 
     def _of_tensor(self, cascade: Cascade, at: dict[int, Units], t: int, j: int, units: int | None) -> Lives:
-        """The lives of one tensor; `units` are the rows that are stored of one that the segment makes, else None."""
+        """Return the lives of one tensor; `units`: rows stored if the segment makes the tensor, else None."""
         tables, end = self.tables, len(cascade.trace)
         readers = cascade.readers(t)
         rows = np.arange(tables.tensor_rows[t], dtype=np.int64)
@@ -131,7 +131,7 @@ class RowLives:
         return Lives(t, size, lower.min(initial=end, keepdims=True), upper.max(initial=0, keepdims=True), False)
 
     def _written_over(self, cascade: Cascade, at: dict[int, Units], found: list[Lives]) -> tuple[Lives, ...]:
-        """The same lives, where rows of element-wise operators take the places of the rows that die with them."""
+        """Return the lives with rows of element-wise operators in place of the dying input rows."""
         by_tensor = {lives.tensor: lives for lives in found}
         graph, taken = self.tables.graph, set[int]()
         for o in cascade.members:
@@ -153,21 +153,22 @@ class RowLives:
         return tuple(by_tensor[lives.tensor] for lives in found)
 
     def cascade(self, i: int, j: int) -> Cascade:
-        """The operators of [i, j) with their steps; the last one asked for is kept."""
+        """Return the operators of [i, j) with their steps; the last result is kept."""
         if self._last is None or self._last[0] != (i, j):
             self._last = (i, j), Cascade(self.tables, self.costs.members(i, j), ROW)
         return self._last[1]
 
     def bytes(self, i: int, j: int) -> int:
-        """The most bytes that are live at once while [i, j) runs by rows; no arena of this segment is smaller."""
+        """Return the most bytes live at once while [i, j) runs by rows; no arena of this segment is smaller."""
         return self.needed(i, j)[0]
 
     @cached_method
     def needed(self, i: int, j: int) -> tuple[int, int]:
-        """`bytes` of [i, j), and a lower bound of those of all longer segments that begin at `i`.
+        """Return `bytes` of [i, j), and a lower bound for all longer segments that begin at `i`.
 
-        Where all that leaves [i, j) comes from its only sink, a longer one asks that for its steps in turn, and it asks all
-        others as here: what dies in [i, j) lives as long there. What is needed later may die by rows. Else the bound is 0.
+        If all data leaving [i, j) comes from the only sink, a longer segment asks that sink for steps in turn, and the
+        sink asks all others as here: tensors dying in [i, j) live as long there. Tensors needed later may die by rows.
+        Otherwise the bound is 0.
         """
         costs, cascade = self.costs, self.cascade(i, j)
         steps = max(len(cascade.trace), 1)

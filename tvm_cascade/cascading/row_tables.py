@@ -31,7 +31,7 @@ class OperatorScratch:
         self.tables = tables
 
     def largest(self, ops: Sequence[int], interleaving: Interleaving, held: Mapping[int, int]) -> int:
-        """The largest scratch of some operators, where so many units of their tensors' roots are `held`; others are whole."""
+        """Return the largest scratch among operators; `held` units per root are stored, other roots are whole."""
         whole = self._whole(interleaving)
         most = max((whole[o] for o in ops), default=0)
         for o in ops if interleaving.tile.by_pixels else ():
@@ -41,7 +41,7 @@ class OperatorScratch:
 
     @cached_property
     def _roots(self) -> list[tuple[int, ...] | None]:
-        """By operator the roots of its inputs, if it reads one through a row table where steps are pixels."""
+        """Return, by operator, the roots of the inputs if pixel steps read an input through a row table; else None."""
         graph, roots = self.tables.graph, self.tables.roots
         return [
             tuple(roots[t].tensor for t in op.inputs)
@@ -52,12 +52,12 @@ class OperatorScratch:
 
     @cached_method
     def _whole(self, interleaving: Interleaving) -> list[int]:
-        """Bytes of each operator's scratch where its inputs are whole; it is larger where one is a ring."""
+        """Return the bytes of each operator's scratch with whole inputs; rings as inputs need more."""
         return [self._of(op.index, interleaving, (0,) * len(op.inputs)) for op in self.tables.graph.ops]
 
     @cached_method
     def _of(self, op: int, interleaving: Interleaving, units: tuple[int, ...]) -> int:
-        """Bytes of an operator's scratch, where so many units of the roots of its inputs are held; 0: whole."""
+        """Return the bytes of an operator's scratch with `units` of each input's root held; 0: whole."""
         node, tile, roots = self.tables.graph.ops[op], interleaving.tile, self._roots[op]
         if interleaving.striped and node.kernels.channel_tiling is not None:
             return 0
@@ -69,7 +69,7 @@ class OperatorScratch:
 
 
 def table_bytes(graph: Graph, op: Op, pixels: int, slots: Sequence[int]) -> tuple[int, ...]:
-    """Bytes of the row table of every input, and of the run behind it; 0 for an input that has no table.
+    """Compute the bytes of every input's row table and the run behind; 0 for an input without a table.
 
     Parameters
     ----------
@@ -89,18 +89,18 @@ def table_bytes(graph: Graph, op: Op, pixels: int, slots: Sequence[int]) -> tupl
 
 
 def scratch_bytes(graph: Graph, op: Op, pixels: int, slots: Sequence[int]) -> int:
-    """Bytes of an operator's row tables (`table_bytes`), and behind them of its kernel's own scratch."""
+    """Compute the bytes of an operator's row tables (`table_bytes`), followed by the kernel's own scratch."""
     tables = sum(table_bytes(graph, op, pixels, slots))
     return -(-tables // 8) * 8 + op.scratch_bytes if op.scratch_bytes else tables
 
 
 def ring_slots(storage: Storage) -> int:
-    """Pixels of the ring that a tensor lies in, as `table_bytes` takes them."""
+    """Return the pixels of a tensor's ring, as `table_bytes` takes them."""
     return storage.pixels if storage.granularity is Granularity.PIXEL else 0
 
 
 def longest_run(graph: Graph, op: Op, k: int, pixels: int, slots: int) -> int:
-    """Pixels of the longest run of input k that wraps in a ring of `slots` pixels; 0 where none does."""
+    """Compute the pixels of input k's longest run that wraps in a ring of `slots` pixels; 0 for none."""
     rows, columns, into, out = op.windows[k], op.columns[k], graph.tensors[op.inputs[k]], graph.tensors[op.outputs[0]]
     if not slots or rows is None or columns is None:
         return 0

@@ -36,7 +36,7 @@ _Bytes = NDArray[np.float64]  # by count of pixels; inf where a schedule never h
 
 
 def bound_of(plan: Plan) -> int:
-    """`schedule_bound` of what was planned; of a plan that does work twice the least bytes of the forms searched."""
+    """Return the `schedule_bound` of a plan's graph; for a plan with double work the least bytes of the forms searched."""
     if plan.macs > plan.baseline_macs:
         return plan.bound
     return schedule_bound(plan.graph, frozenset(t for segment in plan.segments for t in segment.streamed))
@@ -44,7 +44,7 @@ def bound_of(plan: Plan) -> int:
 
 @lru_cache(maxsize=64)
 def schedule_bound(graph: Graph, streamed: frozenset[int] = frozenset()) -> int:
-    """Bytes that the arena of every schedule at 1.00x of `graph` needs; `streamed` inputs arrive row by row."""
+    """Compute the bytes every schedule at 1.00x of `graph` needs as arena; `streamed` inputs arrive row by row."""
     return _Pebbles(graph, streamed).bound()
 
 
@@ -93,7 +93,7 @@ class _Pebbles:
                 self.nodes[self._writes(edge.reader)].children.append(t)
 
     def bound(self) -> int:
-        """The largest, over all tensors and counts, of the least live bytes."""
+        """Compute the largest of the least live bytes, over all tensors and counts."""
         for t in self.order:
             self._gather(t)
         roots = [t for t in self.order if self.nodes[t].edge is None]
@@ -109,22 +109,24 @@ class _Pebbles:
         return int(np.ceil(most - 1e-6))
 
     def _own(self) -> list[int]:
-        """Tensors that own memory, and parts of joins; views have none."""
+        """Return the tensors that own memory, and parts of joins; views have none."""
         graph, parts = self.graph, self.tables.parts
         views = {t for op in graph.ops if op.view and not op.part_offsets for t in op.outputs}
         return [t for t, root in enumerate(self.tables.roots) if t not in views and (root.tensor == t or t in parts)]
 
     def _made_by(self, tensor: int) -> int:
-        """The operator that makes it; graph inputs come first. Of a join that is the join, which follows its parts."""
+        """Return the operator that makes a node; -1 for graph inputs. A join is made by the join, which follows the
+        parts.
+        """
         maker = self.graph.producer[tensor]
         return -1 if maker is None else maker
 
     def _writes(self, op: int) -> int:
-        """The node that an operator makes."""
+        """Return the node an operator makes."""
         return self.graph.ops[op].outputs[0]
 
     def _map(self, tensor: int) -> tuple[int, int]:
-        """The rows and columns that a node is counted in: as its readers see it where it is made at once."""
+        """Return the rows and columns for counting a node: a node made at once is counted as the readers see the map."""
         maker = self.graph.producer[tensor]
         if maker is not None and self._by_pixels(self.graph.ops[maker]):
             return _grid(self.graph.tensors[tensor])
@@ -160,7 +162,7 @@ class _Pebbles:
     # -- the relations
 
     def _edge(self, tensor: int) -> _Edge | None:
-        """The relation of a tensor to its last reader whose windows are known; None without one."""
+        """Return the relation of a tensor to the last reader with known windows; None without such a reader."""
         readers, known = self._readers(tensor), dict[int, Boundary]()
         for reader in readers:
             counts = self._counts(tensor, reader)
@@ -175,13 +177,13 @@ class _Pebbles:
         return _Edge(last, known[last], needed)
 
     def _readers(self, tensor: int) -> list[int]:
-        """The operators that read a node, ascending; a part of a join is read by the join."""
+        """Return the operators that read a node, ascending; a part of a join is read by the join."""
         if tensor in self.joins:
             return [self.joins[tensor]]
         return [o for o in self.tables.readers[tensor] if not self.graph.ops[o].view]
 
     def _counts(self, tensor: int, reader: int) -> Boundary | None:
-        """What a reader needs and completes of a node; None where that is not known."""
+        """Return the counts a reader needs and completes of a node; None if unknown."""
         op, found = self.graph.ops[reader], None
         if op.kernels.accumulator_bytes or (len(op.outputs) > 1 and self._by_pixels(op)):
             return None
@@ -193,7 +195,7 @@ class _Pebbles:
         return found
 
     def _of_input(self, tensor: int, op: Op, i: int) -> Boundary | None:
-        """`_counts` of one input, which is the node, a view of it or a part of it."""
+        """Return `_counts` for one input, which is the node, a view, or a part."""
         read, node, out = (
             self.graph.tensors[op.inputs[i]],
             self.graph.tensors[tensor],
@@ -213,7 +215,7 @@ class _Pebbles:
         return boundary(rows, columns, _grid(read), _grid(out))
 
     def _needed_by_others(self, tensor: int, last: int, known: dict[int, Boundary], needed: Counts) -> Counts:
-        """Pixels that `last` needs of a tensor, also through operators between that read it."""
+        """Compute the pixels `last` needs of a tensor, also through reading operators between."""
         reach: dict[int, Counts] = {last: np.arange(self.nodes[self._writes(last)].pixels + 1)}
         for o in range(last - 1, min(known) - 1, -1):
             made = self._writes(o) if self.graph.ops[o].outputs else -1
@@ -229,14 +231,16 @@ class _Pebbles:
     # -- the least sums
 
     def _gather(self, tensor: int) -> None:
-        """`below` of a node, from its children."""
+        """Compute `below` of a node from the children."""
         node = self.nodes[tensor]
         node.below = node.resting + sum((self._least(t) for t in node.children), start=np.zeros(node.pixels + 1))
 
     def _least(self, tensor: int, before: bool = False) -> _Bytes:
-        """The least bytes of a node's live pixels and of all that lead to it, by count of its reader's output.
+        """Compute the least bytes of a node's live pixels and all pixels leading there, by count of the reader's
+        output.
 
-        With `before`, entry m - 1 is for the time before the reader makes its pixel m, which needs what it reads.
+        With `before`, entry m - 1 is for the time before the reader makes pixel m, when the pixels to read are alive
+        too.
         """
         node = self.nodes[tensor]
         assert node.edge is not None
@@ -254,11 +258,11 @@ class _Pebbles:
         return np.maximum(together[needed] - size * completed, alone[needed] + size * alive)
 
     def _kept(self, tensor: int) -> bool:
-        """Whether a node is an output of the graph: all its pixels stay, and `resting` counts them."""
+        """Test whether a node is an output of the graph: all pixels stay, counted in `resting`."""
         return tensor in self.tables.leaves and tensor not in self.tables.parts
 
     def _seen_from(self, tensor: int, edge: _Edge) -> _Bytes:
-        """`above` of a node with a reader, from that of what the reader makes."""
+        """Compute `above` of a node with a reader, from `above` of the reader's output."""
         node, maker = self.nodes[tensor], self.nodes[self._writes(edge.reader)]
         if tensor not in maker.beside:
             maker.beside = self._beside(maker)
@@ -275,14 +279,14 @@ class _Pebbles:
         return np.maximum(together, np.minimum.accumulate(others + size * alive)[allowed])
 
     def _beside(self, maker: _Node) -> dict[int, _Bytes]:
-        """For each child of a node the least bytes of the others, by count of the node."""
+        """Compute, for each child of a node, the least bytes of the other children, by count of the node."""
         own = [self._least(t) for t in maker.children]
         none = np.zeros(maker.pixels + 1)
         before, after = [none, *accumulate(own)], [none, *accumulate(reversed(own))][::-1]
         return {t: before[k] + after[k + 1] for k, t in enumerate(maker.children)}
 
     def _while_making(self, tensor: int) -> float:
-        """The largest bytes just before a pixel of a node is made, when all that it reads is alive."""
+        """Compute the largest bytes just before a pixel of a node is made, with all pixels to read alive."""
         node = self.nodes[tensor]
         maker = self.graph.producer[tensor]
         if maker is None or not node.children:
@@ -292,16 +296,16 @@ class _Pebbles:
 
 
 def _grid(tensor: Tensor) -> tuple[int, int]:
-    """Rows and columns of a tensor."""
+    """Return the rows and columns of a tensor."""
     return max(tensor.rows, 1), max(tensor.columns, 1)
 
 
 def _least_from(numbers: _Bytes) -> _Bytes:
-    """The least of each entry and all after it."""
+    """Compute the minimum of each entry and all entries after."""
     return np.minimum.accumulate(numbers[::-1])[::-1]
 
 
 def _largest(numbers: _Bytes) -> float:
-    """The largest entry of those that a schedule can have."""
+    """Return the largest finite entry, since schedules have no others; 0 without any."""
     finite = numbers[np.isfinite(numbers)]
     return float(finite.max()) if len(finite) else 0.0

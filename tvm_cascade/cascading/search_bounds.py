@@ -20,9 +20,9 @@ class Bounds:
 
 
 def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space; pixel kernels are assumed to exist (`options.pixels` is ignored).
+    """Compute proven lower bounds of the search space; assumes that pixel kernels exist (`options.pixels` is ignored).
 
-    Raises `SearchStopped` where a limit strikes first.
+    Raises `SearchStopped` if a limit strikes first.
     """
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)

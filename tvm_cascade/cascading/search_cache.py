@@ -23,9 +23,9 @@ _LARGE = 300  # operators of a graph whose searches are too large to be kept bes
 
 
 def searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """A `Search` for each execution order that is tried, that of the smallest bound first.
+    """Return a `Search` for each execution order tried, the smallest bound first.
 
-    Its graph, and that of the plans made from it, is the graph's `structure`.
+    The graph of the searches, and of all plans made from them, is the graph's `structure`.
     """
     plain = structure(graph)
     if len(plain.ops) > _LARGE:
@@ -35,25 +35,27 @@ def searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
 @lru_cache(maxsize=1)
 def _forget_others(_graph: Graph) -> None:
-    """Free what is kept for other graphs, unless this one was searched last."""
+    """Drop the cached results for other graphs, unless this graph was searched last."""
     forget_searches()
 
 
 def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
-    """Segment costs of the file's order, over the graph's `structure`."""
+    """Return the segment costs of the file's order, over the graph's `structure`."""
     return _costs(structure(graph), options.stream_input, options.accumulators, options.settings)
 
 
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Segment costs of the file's order, shared by searches whose options differ in other fields."""
+    """Return the segment costs of the file's order, shared by searches whose options differ in other fields."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
     return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
 @cached(maxsize=16)
 def least_memory_order(graph: Graph, in_place: bool) -> tuple[int, ...]:
-    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
+    """Return the order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite
+    inputs.
+    """
     from tvm_cascade.ordering import OrderOptions, order  # few plans are compared with it
 
     return order(graph, OrderOptions(in_place=in_place)).order
@@ -97,7 +99,7 @@ def not_searched(graph: Graph, options: PlanOptions) -> str:
 
 @lru_cache(maxsize=4)
 def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
-    """The lives of rows in every execution order that is tried; none where rows cannot have addresses of their own."""
+    """Return the lives of rows in every execution order tried; empty if rows cannot have separate addresses."""
     if len(graph.ops) > _MOST_OPERATORS or graph.states:
         return ()
     known = plain_costs(graph, options)
@@ -107,7 +109,7 @@ def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
 
 
 def forget_searches() -> None:
-    """Free what the planner keeps for further plans of the same graphs: 200 MB a graph of a thousand operators."""
+    """Drop the planner's results for further plans of the same graphs: 200 MB for a graph of a thousand operators."""
     _kept_searches.cache_clear()
     _costs.cache_clear()
     row_lives.cache_clear()

@@ -41,14 +41,14 @@ class SegmentStructures:
         lives: tuple[Mapping[int, int], Mapping[int, int]],
         options: object,
     ) -> None:
-        """`lives`: for every root the positions of its birth and of its last use, as `SegmentCosts` has them."""
+        """Keep the order. `lives`: for every root the positions of birth and of last use, as in `SegmentCosts`."""
         self._tables, self._order, self._lives = tables, order, lives
         self._place = {op: k for k, op in enumerate(order)}
         start = number((options, tables.accumulators))
         self._ends: list[list[int]] = [[start] for _ in range(len(order) + 1)]  # by start and length
 
     def of(self, i: int, j: int) -> int:
-        """The number of segment [i, j)."""
+        """Return the number of segment [i, j)."""
         ends = self._ends[i]
         while len(ends) <= j - i:
             ends.append(number((ends[-1], self._positions[i + len(ends) - 1])))
@@ -56,7 +56,7 @@ class SegmentStructures:
 
     @cached_property
     def _positions(self) -> list[int]:
-        """The number of every position."""
+        """List the number of every position."""
         graph, tables, (born, last) = self._tables.graph, self._tables, self._lives
         tensors = [number(_plain_tensor(t)) for t in graph.tensors]
         unread = tuple(tensors[t] for t in graph.inputs if not tables.readers[tables.roots[t].tensor])
@@ -79,10 +79,10 @@ class SegmentStructures:
 
 
 def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable[Concatenate[Any, int, int, P], R]:
-    """Share the results of a method of `SegmentCosts` for [i, j) among all segments of one structure.
+    """Cache a method of `SegmentCosts` so that all segments [i, j) of one structure share results.
 
-    For methods that depend on nothing but the structure, the further arguments and what `SegmentStructures` has as options.
-    The owner has its `SegmentStructures` as `structures`.
+    For methods that depend only on the structure, the further arguments and the options of `SegmentStructures`. The
+    owner has these `SegmentStructures` as attribute `structures`.
     """
 
     @wraps(method)
@@ -99,7 +99,7 @@ def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable
 
 
 def number(content: object) -> int:
-    """A number that stands for `content`, and for nothing else; as long as it is kept, always the same."""
+    """Return a number that stands for `content` alone; the same as long as the content is kept."""
     known = _numbers.get(content)
     if known is None:
         if len(_numbers) >= _MOST:
@@ -109,7 +109,7 @@ def number(content: object) -> int:
 
 
 def forget_structures() -> None:
-    """Free what is kept; numbers in use stay unique."""
+    """Drop all kept results; numbers in use stay unique."""
     _numbers.clear()
     _results.clear()
 

@@ -36,7 +36,7 @@ _SIGNAL_SHARE = 4  # the share where maps have one row, of which a window that w
 
 
 def aligned(size: int, unit: int) -> int:
-    """`size` rounded up to a multiple of `unit`."""
+    """Round `size` up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 
@@ -63,7 +63,7 @@ class SegmentCosts:
         self.structures = self._structures(settings)
 
     def in_order(self, order: Sequence[int]) -> SegmentCosts:
-        """The costs of another order of the same graph, the same whenever they are asked for."""
+        """Return the costs of another order of the same graph; equal calls return the same object."""
         known = self._kin.get((tuple(order), self.settings))
         return SegmentCosts(self.tables, order, self.settings, self) if known is None else known
 
@@ -73,7 +73,7 @@ class SegmentCosts:
         return OrderBounds(self._ring_bounds, self.striper, self.order, self.born, self.last)
 
     def without_ring_constraints(self) -> SegmentCosts:
-        """The costs of the same order where rings do not follow dying inputs; tables that do not depend on it are shared."""
+        """Copy the costs for rings that do not follow dying inputs; tables independent of this are shared."""
         settings = replace(self.settings, rings_follow=False)
         known = self._kin.get((self.order, settings))
         if known is None:
@@ -87,7 +87,7 @@ class SegmentCosts:
         return SegmentStructures(self.tables, self.order, (self.born, self.last), settings)
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
-        """For every root the position of its first producer (birth) and of its last reader.
+        """Return, for every root, the positions of the first producer (birth) and the last reader.
 
         Graph inputs are born at -1, streamed ones at their first reader; graph outputs are read at the end.
         """
@@ -106,20 +106,20 @@ class SegmentCosts:
 
     @cached_method
     def members(self, i: int, j: int) -> tuple[int, ...]:
-        """The sources of streamed inputs and then the operators that run in [i, j), by index; views are left out.
+        """Return the sources of streamed inputs and then the operators in [i, j), by index; views are left out.
 
-        Steps inside a segment are driven by demand, so that its cost does not depend on the order of its operators.
+        Steps inside a segment are driven by demand, so that the cost is independent of the operators' order.
         """
         sources = [self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j]
         return (*sources, *(o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view))
 
     def one_sink(self, i: int, j: int) -> bool:
-        """Whether the last operator of [i, j) is its only sink."""
+        """Test whether the last operator of [i, j) is the only sink."""
         return sum(self._first_reader[o] >= j for o in self.members(i, j)) <= 1
 
     @cached_property
     def _first_reader(self) -> dict[int, int]:
-        """For each operator and source the position of the first operator that reads from it; the end where none does."""
+        """Return, for each operator and source, the position of the first reading operator; the end for none."""
         tables, end = self.tables, len(self.order)
         makers = (*self.order, *(tables.source(t) for t in tables.streamed))
         return {
@@ -128,7 +128,7 @@ class SegmentCosts:
 
     @cached_method
     def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
-        """Units stored of every root produced in [i, j): all where it is needed later, else those of its ring.
+        """Return the units stored of every root produced in [i, j): all if needed later, else the ring's.
 
         In stripes units are rows.
         """
@@ -137,12 +137,12 @@ class SegmentCosts:
 
     @cached_method
     def _produced(self, i: int, j: int) -> tuple[int, ...]:
-        """The roots produced in [i, j)."""
+        """Return the roots produced in [i, j)."""
         made = (t for o in self.members(i, j) for t in self.tables.written(o) if self.born[t] >= i)
         return tuple(dict.fromkeys(made))
 
     def _ring(self, i: int, j: int, tensor: int, tile: Tile) -> int:
-        """Units in the ring of a tensor that is produced and read only in [i, j)."""
+        """Return the ring units of a tensor produced and read only in [i, j)."""
         first, last = self._ring_span(tensor)
         if i <= first and last < j:
             return self.rings.anywhere(tensor, tile)
@@ -150,7 +150,7 @@ class SegmentCosts:
 
     @cached_method
     def _ring_span(self, tensor: int) -> tuple[int, int]:
-        """The first and last position of the operators that determine the size of a tensor's ring; before all if unknown."""
+        """Return the first and last position of operators that determine a tensor's ring size; before all if unknown."""
         needed = self.rings.needed(tensor)
         if needed is None:
             return -1, -1
@@ -159,7 +159,7 @@ class SegmentCosts:
 
     @cached_method
     def in_place(self, i: int, j: int) -> int | None:
-        """The operator of [i, j) if it runs alone and overwrites its dying input, or a state; else None."""
+        """Return the operator of [i, j) if that runs alone and overwrites the dying input, or a state; else None."""
         members, tables = self.members(i, j), self.tables
         if len(members) == 1 and members[0] >= 0 and tables.graph.ops[members[0]].target is not None:
             return members[0]
@@ -173,16 +173,16 @@ class SegmentCosts:
         return node.index if able else None
 
     def _is_whole(self, tensor: int) -> bool:
-        """Whether a tensor is all of the memory that it lies in, as itself or as a view, and is not streamed."""
+        """Test whether a tensor fills its memory, as root or as a view, and is not streamed."""
         root, sizes = self.tables.roots[tensor], self.tables.tensor_bytes
         return root.byte_offset == 0 and sizes[root.tensor] == sizes[tensor] and root.tensor not in self.tables.streamed
 
     def state_bytes(self, i: int, j: int, tile: Tile) -> int:
-        """Bytes of the driver's step counters; 0 for a segment of a single operator."""
+        """Return the bytes of the driver's step counters; 0 for a segment with a single operator."""
         return self.tables.counter_bytes(self.members(i, j), tile)
 
     def scratch_bytes(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """The largest scratch of an operator of [i, j), workspace of pixel tiles included."""
+        """Return the largest scratch of an operator in [i, j), workspace of pixel tiles included."""
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
@@ -191,7 +191,9 @@ class SegmentCosts:
 
     @cached_method
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
-        """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or a share of the live bytes."""
+        """Test whether pixel steps need little scratch: no more than rows do, `SCRATCH_BYTES`, or a share of the live
+        bytes.
+        """
         if interleaving == BY_ROWS:
             return True
         scratch = self.scratch_bytes(i, j, interleaving)
@@ -205,12 +207,12 @@ class SegmentCosts:
 
     @cached_method
     def stripes(self, i: int, j: int, interleaving: Interleaving) -> Stripes | None:
-        """The stripes of [i, j); None where `interleaving` has none, or where the segment cannot be striped."""
+        """Return the stripes of [i, j); None if `interleaving` has none, or the segment cannot be striped."""
         forms = self._forms(i, j) if interleaving.striped else None
         return None if forms is None else forms.stripes(interleaving)
 
     def _forms(self, i: int, j: int) -> Forms | None:
-        """All forms of [i, j) in stripes; None where it cannot be striped."""
+        """Return all striped forms of [i, j); None if stripes are impossible."""
         members = self.members(i, j)
         if not members or any(self.last[-1 - o] >= j for o in members if o < 0):
             return None  # a streamed input is read again by a later segment
@@ -219,7 +221,9 @@ class SegmentCosts:
 
     @cached_method
     def striped(self, i: int, j: int, narrowest: int = 1) -> tuple[Striped, ...]:
-        """The Pareto front of [i, j) in stripes of `narrowest` columns or more, bytes against work, least work first."""
+        """Compute the Pareto front of [i, j) in stripes of at least `narrowest` columns: bytes against work, least work
+        first.
+        """
         forms = self._forms(i, j)
         if forms is None:
             return ()
@@ -245,44 +249,46 @@ class SegmentCosts:
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
-        """Bytes of each tensor that is live when [i, j) begins, and of each accumulator in it."""
+        """List the bytes of each tensor that is live when [i, j) begins, and of each accumulator inside."""
         across = [self.tables.tensor_bytes[t] for t in self.across[i]]
         return [*across, *self._accumulators(i, j)]
 
     def _accumulators(self, i: int, j: int) -> list[int]:
-        """Bytes of each accumulator in [i, j)."""
+        """List the bytes of each accumulator in [i, j)."""
         return [self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j)]
 
     @cached_property
     def _across_bytes(self) -> tuple[tuple[int, int], ...]:
-        """By position the bytes of tensors that are live across the cut before it: exact, and each of them rounded up."""
+        """Compute, by position, the bytes of tensors live across the cut before: exact, and each rounded up."""
         unit, sizes = self.settings.alignment, self.tables.tensor_bytes
         return tuple((sum(sizes[t] for t in live), sum(aligned(sizes[t], unit) for t in live)) for live in self.across)
 
     def extra_macs(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """Multiply-accumulates of [i, j) beyond those of its operators run whole."""
+        """Count the multiply-accumulates of [i, j) beyond the operators run whole."""
         stripes = self.stripes(i, j, interleaving)
         return 0 if stripes is None else stripes.extra_macs
 
     def _largest_scratch(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """The largest scratch of an operator of [i, j), that of channel tiling in stripes left out."""
+        """Return the largest scratch of an operator in [i, j), without channel tiling in stripes."""
         held = self.held(i, j, interleaving) if interleaving.tile.by_pixels else {}
         return self.scratch.largest(self.order[i:j], interleaving, held)
 
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
-        """Operators of [i, j) that sum up their input step by step."""
+        """Return the operators of [i, j) that sum their input step by step."""
         summing = self.tables.summing
         members = self.members(i, j) if summing else ()
         return tuple(o for o in members if o in summing and self.tables.accumulates(o, members))
 
     def blocks(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, ...]:
-        """Bytes of every block that is live while [i, j) runs."""
+        """Return the bytes of every block that is live while [i, j) runs."""
         across = (self.tables.tensor_bytes[t] for t in self.across[i])
         return (*across, *self._inside(i, j, interleaving))
 
     def _inside(self, i: int, j: int, interleaving: Interleaving) -> list[int]:
-        """Bytes of every block that is live only from [i, j) on: outputs, rings, halos, accumulators, counters, scratch."""
+        """List the bytes of every block live only from [i, j) on: outputs, rings, halos, accumulators, counters,
+        scratch.
+        """
         tables, stripes = self.tables, self.stripes(i, j, interleaving)
         inside = [self.bytes_held(i, j, t, units, interleaving) for t, units in self.held(i, j, interleaving).items()]
         halo = {} if stripes is None else stripes.halo_columns
@@ -293,19 +299,19 @@ class SegmentCosts:
     @cached_method
     @by_structure
     def _inside_bytes(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, int]:
-        """The sum of `_inside`: exact, and each block rounded up to the alignment."""
+        """Return the sum of `_inside`: exact, and with each block rounded up to the alignment."""
         inside, unit = self._inside(i, j, interleaving), self.settings.alignment
         return sum(inside), sum(aligned(b, unit) for b in inside)
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, interleaving: Interleaving) -> int:
-        """Bytes of the block of a tensor of which `units` units are stored."""
+        """Return the bytes of a tensor's block when `units` units are stored."""
         stripes = self.stripes(i, j, interleaving)
         if stripes is None or tensor not in stripes.widths:
             return units * self.tables.unit_bytes(tensor, interleaving.tile)
         return units * stripes.widths[tensor] * self.tables.unit_bytes(tensor, PIXEL)
 
     def cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
-        """Bytes live while [i, j) runs, every block rounded up to the alignment."""
+        """Compute the bytes live while [i, j) runs, every block rounded up to the alignment."""
         return self.apart(i, j, interleaving) - self.shared(i, j, interleaving)
 
     def apart(self, i: int, j: int, interleaving: Interleaving) -> int:
@@ -313,36 +319,36 @@ class SegmentCosts:
         return self._across_bytes[i][1] + self._inside_bytes(i, j, interleaving)[1]
 
     def exact_apart(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """`exact_cost` if no blocks shared memory."""
+        """Compute `exact_cost` as if no blocks shared memory."""
         return self._across_bytes[i][0] + self._inside_bytes(i, j, interleaving)[0]
 
     def fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
-        """Whether `cost` is at most `cap`."""
+        """Test whether `cost` is at most `cap`."""
         rounded = self.apart(i, j, interleaving)
         if rounded <= cap or rounded - self.most_shared(i, j) > cap:
             return rounded <= cap
         return rounded - self.shared(i, j, interleaving) <= cap
 
     def exact_cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
-        """Bytes live while [i, j) runs, without rounding: no arena goes below them."""
+        """Compute the bytes live while [i, j) runs, without rounding: no arena is smaller."""
         return self.exact_apart(i, j, interleaving) - self.shared(i, j, interleaving)
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
-        """Root tensors written before the operators [i, j), whose last reader is one of these operators."""
+        """List the root tensors written before the operators [i, j), whose last reader is in [i, j)."""
         return [t for t in self.across[i] if self.last[t] < j]
 
     @cached_method
     @by_structure
     def most_shared(self, i: int, j: int) -> int:
-        """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
+        """Return an upper bound on `shared` in any interleaving: the bytes of dying inputs in [i, j)."""
         if not (self.settings.overlap or self.settings.in_place or self.in_place(i, j) is not None):
             return 0
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     @cached_method
     def pairs(self, i: int, j: int, interleaving: Interleaving) -> tuple[Pair, ...]:
-        """Offset constraints between outputs and rings of [i, j) and its dying inputs."""
+        """Return the offset constraints between outputs and rings of [i, j) and the dying inputs."""
         op = self.in_place(i, j)
         if op is not None and not interleaving.striped:
             node = self.tables.graph.ops[op]
@@ -359,9 +365,10 @@ class SegmentCosts:
         return tuple(p for p in pairs if self.settings.overlap or self.overlaps.overwrites(p))
 
     def _over_planes(self, i: int, j: int) -> Pair | None:
-        """The pair of an element-wise operator that runs alone on several planes (NCHW) and its dying input.
+        """Return the pair for an element-wise operator that runs alone on several planes (NCHW), with the dying input.
 
-        A row of every plane is written in a step, so that the output may not trail its input: only the same offset is safe.
+        A row of every plane is written in a step, so that the output may not trail the input: only the same offset is
+        safe.
         """
         members, tables = self.members(i, j), self.tables
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
@@ -380,25 +387,25 @@ class SegmentCosts:
     @cached_method
     @by_structure
     def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """An upper bound on the bytes that outputs and rings of [i, j) can share with its dying inputs."""
+        """Compute an upper bound on the bytes that outputs and rings of [i, j) can share with dying inputs."""
         return shared_bytes(self.pairs(i, j, interleaving), self.tables.tensor_bytes, lambda t: self.last[t] >= j)
 
     @cached_method
     def trace(self, i: int, j: int, tile: Tile) -> tuple[int, ...]:
-        """The operators of [i, j) in execution order, one entry a step."""
+        """Return the operators of [i, j) in execution order, one entry a step."""
         in_place = self.in_place(i, j)
         return Cascade(self.tables, self.members(i, j), tile).trace if in_place is None else (in_place,)
 
     @cached_method
     def calls(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """Kernel calls of [i, j)."""
+        """Count the kernel calls of [i, j)."""
         stripes = self.stripes(i, j, interleaving)
         count = self.tables.calls(self.members(i, j), self.accumulating(i, j), interleaving.tile)
         return count * (1 if stripes is None else len(stripes.ranges))
 
     @cached_property
     def across(self) -> list[list[int]]:
-        """By position i the roots that are live across the cut before it: produced before it, needed at i or later."""
+        """List, by position i, the roots live across the cut before: produced earlier, needed at i or later."""
         across: list[list[int]] = [[] for _ in range(len(self.order) + 1)]
         for t, born in self.born.items():
             for i in range(born + 1, self.last[t] + 1):

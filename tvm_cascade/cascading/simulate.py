@@ -39,26 +39,26 @@ class Cascade:
         self._steps: dict[int, Steps] = {}
 
     def steps(self, op: int) -> Steps:
-        """The steps of one member."""
+        """Return the steps of one member."""
         if op not in self._steps:
             self._steps[op] = self.tables.steps(op, self.tile, op in self.accumulating)
         return self._steps[op]
 
     def waits(self, op: int) -> dict[int, Units]:
-        """For each producer inside, the number of its steps that each step of `op` waits for."""
+        """Return, for each producer inside, how many producer steps each step of `op` waits for."""
         summing = self.accumulating
         makers = [m for m in self.tables.makers[op] if m in self.inside] if op >= 0 else []
         return {m: self.tables.waits(op, m, self.tile, op in summing, m in summing) for m in makers}
 
     @cached_property
     def sinks(self) -> tuple[int, ...]:
-        """Members that no other member reads from."""
+        """Return the members no other member reads from."""
         read = {m for o in self.members if o >= 0 for m in self.tables.makers[o]}
         return tuple(o for o in self.members if o not in read)
 
     @cached_property
     def trace(self) -> tuple[int, ...]:
-        """The members in execution order, one entry a step.
+        """Return the members in execution order, one entry a step.
 
         Several sinks advance in proportion to their numbers of steps. Steps that no sink demands run at the end.
         """
@@ -70,19 +70,19 @@ class Cascade:
 
     @cached_property
     def _demand(self) -> Demand:
-        """All that the trace depends on."""
+        """Return all data the trace depends on."""
         feeds = (sorted(self.waits(o).items(), key=lambda f: -f[0]) for o in self.members)
         makers = (tuple((self._place[m], _bytes(waits)) for m, waits in feed) for feed in feeds)
         counts = (self.steps(o).count for o in self.members)
         return tuple(zip(counts, makers, strict=True)), tuple(self._place[o] for o in self.sinks)
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
-        """Members that read a root, ascending, once for each input that does."""
+        """List the members that read a root, ascending, once for each reading input."""
         return self._reads.get(tensor, [])
 
     @cached_property
     def _reads(self) -> dict[int, list[tuple[int, Read]]]:
-        """What the members read, by tensor."""
+        """Return the members' reads, by tensor."""
         reads: dict[int, list[tuple[int, Read]]] = {}
         for o in sorted(self.members):
             for read in self.steps(o).reads:
@@ -90,7 +90,7 @@ class Cascade:
         return reads
 
     def held(self) -> dict[int, int]:
-        """For each root that the segment produces, the units that its ring must hold for the segment's readers, by simulation."""
+        """Compute by simulation, per root the segment produces, the units the ring must hold for the segment's readers."""
         made = [
             (o, t, m) for o in self.members for t, m in zip(self.tables.written(o), self.steps(o).made, strict=True)
         ]
@@ -104,10 +104,10 @@ class Cascade:
         return {t: self.usable(t, most) for t, most in held.items()}
 
     def usable(self, tensor: int, units: int) -> int:
-        """The size in units of a ring that must hold at least `units`, rounded up so that kernels can address it.
+        """Compute the size in units of a ring for at least `units`, rounded up so that kernels can address the ring.
 
-        All units if it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows.
-        A multiple of whole rows if a source fills the ring, or a kernel writes or reads it by rows. A multiple of whole
+        All units if a ring is impossible: no reader in the segment, a reader that cannot read rings, or a join by rows.
+        A multiple of whole rows if a source fills the ring, or a kernel writes or reads by rows. A multiple of whole
         tiles if steps write several rows or pixels, so that no tile wraps around.
         """
         tables = self.tables
@@ -119,13 +119,13 @@ class Cascade:
         return min(tables.units(tensor, self.tile), needed)
 
     def _users(self, operators: Sequence[int]) -> SegmentUsers:
-        """Those of `operators` that are inside, and whether each accumulates."""
+        """Return the members among `operators`, each with a bool: accumulates or not."""
         return tuple((o, o in self.accumulating) for o in operators if o in self.inside)
 
     def closed_form(self, tensor: int) -> int | None:
-        """`held` of a tensor with one producer and one reader; None for any other.
+        """Compute `held` for a tensor with one producer and one reader; None for any other.
 
-        It is the maximum over the reader's steps of `made - keep`.
+        The result is the maximum over the reader's steps of `made - keep`.
         """
         if len(self.tables.writers(tensor)) != 1:
             return None
@@ -143,13 +143,13 @@ class Cascade:
 
 @lru_cache(maxsize=_TRACES)
 def demanded(demand: Demand) -> tuple[int, ...]:
-    """`Cascade.trace` by places of members; segments of the same structure share it."""
+    """Compute `Cascade.trace` by places of members; segments with the same structure share the result."""
     library = native.library()
     return demanded_in_python(demand) if library is None else simulate_compiled.demanded(library, demand)
 
 
 def demanded_in_python(demand: Demand) -> tuple[int, ...]:
-    """`demanded`, as `native/simulate.c` follows it."""
+    """Compute `demanded` in Python; `native/simulate.c` does the same."""
     members, sinks = demand
     total = [count for count, _ in members]
     feeds = [[(m, _units(waits).tolist()) for m, waits in makers] for _, makers in members]
@@ -165,7 +165,7 @@ def demanded_in_python(demand: Demand) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_RINGS)
 def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
-    """The most units of every output that are live at once, at least 1; segments of the same structure share it.
+    """Compute the most units of every output live at once, at least 1; segments with the same structure share this.
 
     `writes` are by ascending places of their writers.
     """
@@ -176,7 +176,7 @@ def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
 
 
 def most_held_in_python(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
-    """`most_held`, as `native/simulate.c` follows it."""
+    """Compute `most_held` in Python; `native/simulate.c` does the same."""
     trace = np.asarray(demanded_in_python(demand), np.int64)
     order = np.argsort(trace, kind="stable")
     names, starts = np.unique(trace[order], return_index=True)

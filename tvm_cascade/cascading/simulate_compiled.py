@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def most_held(library: ctypes.CDLL, demand: Demand, writes: Sequence[Write]) -> tuple[int, ...]:
-    """The answer of `most_held_in_python`."""
+    """Compute the same as `most_held_in_python`, in C."""
     most = _numbers([1] * len(writes))
     _simulate(library, demand, writes, most, None)
     return tuple(most)
 
 
 def demanded(library: ctypes.CDLL, demand: Demand) -> tuple[int, ...]:
-    """The answer of `demanded_in_python`."""
+    """Compute the same as `demanded_in_python`, in C."""
     trace = (c_int64 * sum(count for count, _ in demand[0]))()
     _simulate(library, demand, (), _numbers(()), trace)
     return tuple(trace)
@@ -49,7 +49,7 @@ def _simulate(
 def _ragged(
     rows: Sequence[Sequence[tuple[int, bytes]]],
 ) -> tuple[ctypes.Array[c_int64], ctypes.Array[c_int64], c_void_p]:
-    """Rows of different lengths, flattened: the index of each row's first entry, then members and their tables."""
+    """Return rows of different lengths, flattened: the index of each row's first entry, then members and their tables."""
     flat = [entry for row in rows for entry in row]
     return (
         _numbers([*accumulate(map(len, rows), initial=0)]),
@@ -63,5 +63,5 @@ def _numbers(values: Sequence[int]) -> ctypes.Array[c_int64]:
 
 
 def _texts(tables: Sequence[bytes]) -> c_void_p:
-    """Pointers to tables of int64, which lie in the bytes of their owners."""
+    """Return pointers to tables of int64, which lie in the bytes of their owners."""
     return ctypes.cast((c_char_p * len(tables))(*tables), c_void_p)

@@ -28,7 +28,7 @@ class Area:
 
     @property
     def end(self) -> int:
-        """The first address after it."""
+        """Return the first address after the area."""
         return self.start + self.bytes
 
 

@@ -26,8 +26,10 @@ _LAYOUTS = 3  # whose arenas are laid out
 
 
 def streamed_peak(graph: Graph, options: PlanOptions, below: int) -> int | None:
-    """Bytes of an arena of fewer than `below` in which the inputs of `with_inputs_by_rows` lie as rows; None where the search
-    finds none, and where a limit has struck already or the graph is large."""
+    """Compute the bytes of an arena below `below` in which the inputs of `with_inputs_by_rows` lie as rows.
+
+    Returns None if the search finds none, if a limit has struck already, or if the graph is large.
+    """
     if not monitor().left() or len(graph.ops) > LARGE:
         return None
     asked = replace(options.untimed, stream_input=True, granularity="row", stripes=False, max_macs=1.0, sram=None)
@@ -54,8 +56,10 @@ def _in_rows(graph: Graph, options: PlanOptions, below: int) -> int | None:
 
 
 def with_inputs_by_rows(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """The graph whose inputs are the reshapes that alone read them, as a plan with `stream_input` has it, and its inputs that
-    come row by row: those that every operator reads so."""
+    """Return the graph with reshapes of inputs as inputs, as plans with `stream_input` have, and the inputs by rows.
+
+    Only reshapes that alone read an input count. Inputs by rows are inputs every operator reads row by row.
+    """
     behind = {t: _behind_views(graph, t) for t in graph.inputs}
     skipped = {op for t, (_, ops) in behind.items() for op in ops}
     made = graph
@@ -71,7 +75,7 @@ def _comes_by_rows(graph: Graph, tensor: int) -> bool:
 
 
 def _behind_views(graph: Graph, tensor: int) -> tuple[int, tuple[int, ...]]:
-    """The tensor that is read of an input, and the reshapes in front of it: each is read by the next alone."""
+    """Return the tensor read in place of an input, and the reshapes in front: each is read by the next alone."""
     views: list[int] = []
     readers = graph.consumers[tensor]
     while (
@@ -89,7 +93,7 @@ def _behind_views(graph: Graph, tensor: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _reads(graph: Graph, tensor: int) -> Iterator[tuple[Op, int]]:
-    """The operators that read a tensor, each with the position among its inputs."""
+    """Yield the operators that read a tensor, each with the position among the inputs."""
     return (
         (graph.ops[i], k) for i in graph.consumers[tensor] for k, t in enumerate(graph.ops[i].inputs) if t == tensor
     )

@@ -66,11 +66,11 @@ class Forms:
 
     @property
     def interleavings(self) -> list[Interleaving]:
-        """All forms, row by row of the tables."""
+        """List all forms, row by row of the tables."""
         return [Interleaving(stripe_columns=w, halo_tensors=k) for k in self.counts for w in self.tried]
 
     def stripes(self, form: Interleaving) -> Stripes:
-        """The stripes of the width and number of halo tensors that `form` gives."""
+        """Return the stripes for the width and number of halo tensors in `form`."""
         k, w = self.counts.index(form.halo_tensors), self.tried.index(form.stripe_columns)
         end = self.starts[w + 1] if w + 1 < len(self.tried) else None
         table = {
@@ -97,7 +97,7 @@ class Striped:
     extra_macs: int  # multiply-accumulates beyond those without stripes
 
     def sort_key(self) -> tuple[int, ...]:
-        """Least work first, then fewest bytes, halo tensors and columns."""
+        """Return a key that sorts by least work, then fewest bytes, halo tensors and columns."""
         form = self.interleaving
         return self.extra_macs, self.bytes, self.exact, form.halo_tensors, form.stripe_columns
 
@@ -110,9 +110,10 @@ class Striper:
 
     @cached_method
     def possible(self, op: int) -> bool:
-        """Whether an operator or source may be part of a striped segment (an accumulating sink is not asked about here).
+        """Test whether an operator or source may be part of a striped segment (accumulating sinks are checked
+        elsewhere).
 
-        Its kernel can compute columns of a row if the rows of its inputs are contiguous and its column windows known.
+        A kernel can compute columns of a row if the rows of the inputs are contiguous and the column windows known.
         """
         if op < 0:
             return True
@@ -124,7 +125,7 @@ class Striper:
         return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
-        """Columns of the map that a segment's stripes cut; 0 where it cannot be striped."""
+        """Return the columns of the map a segment's stripes cut; 0 if stripes are impossible."""
         graph = self.tables.graph
         joined = any(t in self.tables.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
         if len(members) < 2 or joined:
@@ -142,7 +143,7 @@ class Striper:
         return graph.tensors[sink.inputs[0] if members[-1] in accumulating else sink.outputs[0]].columns
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
-        """Whether input k of `op` comes from outside the segment, or is no view and read through a known column window."""
+        """Test whether input k of `op` comes from outside, or is no view and has a known column window."""
         node = self.tables.graph.ops[op]
         root = self.tables.roots[node.inputs[k]].tensor
         if not any(m in members for m in self.tables.writers(root)):
@@ -150,7 +151,7 @@ class Striper:
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
 
     def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
-        """All forms of a segment in stripes; None where it cannot be striped.
+        """Compute all forms of a segment in stripes; None if stripes are impossible.
 
         Parameters
         ----------
@@ -212,7 +213,7 @@ class Striper:
         members: Sequence[int],
         asked: dict[int, tuple[Table, Table]],
     ) -> None:
-        """Extend the ranges in `asked` by the columns of each input that operator `o` reads to compute columns `made`."""
+        """Add to the ranges in `asked` the columns of each input operator `o` reads to compute columns `made`."""
         graph = self.tables.graph
         node = graph.ops[o]
         for k, t in enumerate(node.inputs):
@@ -224,9 +225,9 @@ class Striper:
             asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
-        """Multiply-accumulates of the operator in stripes beyond those of one run over whole rows.
+        """Compute an operator's multiply-accumulates in stripes beyond one run over whole rows.
 
-        They are in proportion to the taps that are not padding.
+        Work is in proportion to the taps outside padding.
         """
         node = self.tables.graph.ops[op]
         if not node.macs:
@@ -245,7 +246,7 @@ class Striper:
 
     @cached_method
     def _taps(self, op: int) -> Table:
-        """Prefix sums over output columns of the taps on the first input that are not padding."""
+        """Compute prefix sums over output columns of the first input's taps outside padding."""
         node = self.tables.graph.ops[op]
         window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
@@ -271,15 +272,15 @@ class _Layout:
         return by_width[:, self._width]
 
     def before(self, by_stripe: Table) -> Table:
-        """For each stripe the value of the one before it; for the first of all that of the last."""
+        """Return, for each stripe, the value of the stripe before; for the very first the last stripe's value."""
         return by_stripe[:, self._before]
 
     def most(self, by_stripe: Table) -> Table:
-        """For each width the largest value of its stripes."""
+        """Return, for each width, the largest value of the stripes."""
         return np.maximum.reduceat(by_stripe, self.starts, axis=-1)
 
     def overlap(self, low: Table, high: Table) -> Table:
-        """For each width the most columns that a stripe and the one before it have in common."""
+        """Return, for each width, the most columns a stripe and the stripe before have in common."""
         return self.most(np.maximum(self.before(high) - low, 0) * self.later)
 
 
@@ -290,11 +291,11 @@ def widths_of(columns: int) -> tuple[int, ...]:
 
 
 def _counts(tensors: int) -> tuple[int, ...]:
-    """Numbers of tensors with a halo that are tried: all of them where they are few."""
+    """Return the numbers of halo tensors to try: all if they are few."""
     return tuple(sorted({round(n * tensors / _MOST_HALO_COUNTS) for n in range(_MOST_HALO_COUNTS + 1)}))
 
 
 def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:
-    """The range of input columns that output columns [start, stop) read; empty for an empty range of outputs."""
+    """Compute the range of input columns read by output columns [start, stop); empty for an empty range of outputs."""
     low, high = covered(window, start, stop, size)
     return np.where(start < stop, low, high), high

@@ -12,7 +12,7 @@ _KEPT = "beside"  # the attribute that orders depend on (`ordering.model`)
 
 @lru_cache(maxsize=32)
 def structure(graph: Graph) -> Graph:
-    """The graph without names, kinds, weights and attributes, none of which changes what a search finds."""
+    """Copy the graph without names, kinds, weights and attributes, none of which changes a search's result."""
     tensors = tuple(replace(t, name="") for t in graph.tensors)
     return replace(graph, tensors=tensors, ops=tuple(_plain(op) for op in graph.ops), name="")
 

@@ -56,7 +56,7 @@ class TimedLayouts:
 
 
 def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
-    """The paths of fewest cycles, of such as take about as many one."""
+    """Return the paths of fewest cycles; of paths with nearly equal cycles just one."""
     kept: dict[int, float] = {}
     for path, cycles in sorted((*known.items(), *more.items()), key=lambda e: (e[1], e[0])):
         if path not in kept and all(cycles - c > _ALIKE * cycles for c in kept.values()):
@@ -74,14 +74,14 @@ class _Paths:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def behind(self, path: int, form: Form) -> int:
-        """The path with one more segment."""
+        """Add a segment to the path and return the new path's number."""
         number = self._numbers.setdefault((path, id(form)), len(self._ends))
         if number == len(self._ends):
             self._ends.append((path, form))
         return number
 
     def layout(self, path: int) -> Layout:
-        """A path as a layout."""
+        """Convert a path to a layout."""
         found: list[Form] = []
         while (form := self._ends[path][1]) is not None:
             found.insert(0, form)
@@ -118,9 +118,9 @@ class TimedCuts:
         self._ceiling = inf
 
     def best(self, count: int, ceiling: float) -> TimedLayouts:
-        """At most `count` layouts that may take fewer than `ceiling` cycles, the best first.
+        """Return at most `count` layouts that may take fewer than `ceiling` cycles, the best first.
 
-        Raises `SearchStopped` where a limit strikes first.
+        Raises `SearchStopped` if a limit strikes first.
         """
         self._ceiling, forms = ceiling, self._forms(ceiling)
         ahead, paths = _Ahead(self, forms), _Paths()
@@ -151,7 +151,7 @@ class TimedCuts:
         return TimedLayouts(tuple(paths.layout(end) for end in ends), tuple(totals[end] for end in ends), bound)
 
     def _forms(self, ceiling: float) -> list[list[Form]]:
-        """By position the forms of the segments from there on that plans below `ceiling` may have."""
+        """List, by position, the forms of segments starting there that plans below `ceiling` may have."""
         asked: list[Asked] = []
         for i in range(self.search.size):
             monitor().check()
@@ -173,12 +173,12 @@ class TimedCuts:
         return kept
 
     def least(self, form: Form) -> float:
-        """A lower bound of a segment's cycles, whatever lies where."""
+        """Compute a lower bound on a segment's cycles, for any placement."""
         blocks, shared = form.everything()
         return form.cycles + self._in_parts(blocks, [self.room[0] + shared, *self.room[1:]])
 
     def _interleavings(self, i: int, j: int) -> Iterator[Interleaving]:
-        """Those of the search, and steps of several rows."""
+        """Yield the search's interleavings, and steps of several rows."""
         if not self.search.possible(i, j) or len(self.costs.across[j]) > _MADE + len(self.costs.across[i]):
             return
         small = self.search.size <= _FEW
@@ -196,7 +196,7 @@ class TimedCuts:
         return self.costs.exact_apart(i, j, interleaving) - self.costs.most_shared(i, j) <= self.most
 
     def _form(self, segment: Asked, price: Price) -> Form:
-        """A priced segment as blocks."""
+        """Return a priced segment as blocks."""
         i, j, interleaving = segment
         costs, accessed = self.costs, price.accessed
         before, behind = costs.across[i], costs.across[j]
@@ -236,7 +236,7 @@ class TimedCuts:
     def _followed(
         self, i: int, found: Mapping[tuple[int, ...], dict[int, float]], ahead: _Ahead, count: int
     ) -> list[tuple[tuple[int, ...], dict[int, float]]]:
-        """The most promising states of a cut, `count` of them within limits of their own."""
+        """Return the most promising states of a cut, `count` within the limits `_FEWEST_STATES` and `_STATES`."""
         count = max(_FEWEST_STATES, min(_STATES, count))
         totals = {s: min(known.values()) + ahead.least(i, s) for s, known in found.items() if known}
         order = sorted(totals, key=lambda s: (totals[s], s))
@@ -247,7 +247,9 @@ class TimedCuts:
     def _steps(
         self, form: Form, state: Sequence[int], spent: float, ahead: _Ahead
     ) -> Iterator[tuple[tuple[int, ...], float]]:
-        """The states behind a segment, before which `spent` cycles were, that may keep below the ceiling; the cycles it adds."""
+        """Yield the states behind a segment that may stay below the ceiling after `spent` cycles, with the cycles
+        added.
+        """
         cost, room, below = self.cost, self.room, self._ceiling - spent
         base, taken = form.cycles, [0] * len(cost)
         for (size, accessed), m in zip(form.across, state, strict=True):
@@ -284,9 +286,9 @@ class TimedCuts:
     def _choices(
         self, form: Form, fixed: Mapping[int, int], free: Sequence[float], beside: float
     ) -> Iterator[tuple[int, ...]]:
-        """The most promising memories, with room, of the tensors that a segment makes; `fixed` are those that are given.
+        """Yield the most promising memories, with room, for the tensors a segment makes; `fixed` are given.
 
-        `beside`: fewest cycles of all but these tensors.
+        `beside`: fewest cycles of all other blocks.
         """
         cost, sizes = self.cost, [size for size, _ in form.made]  # bytes that each takes beside all that it may share
         for _, w, shared in form.over:
@@ -307,7 +309,10 @@ class TimedCuts:
         yield from (chosen for chosen, _, _ in found)
 
     def _filled(self, blocks: tuple[Block, ...], free: tuple[float, ...], left: float) -> float:
-        """Fewest cycles of blocks that live in one segment; `free` bytes of each memory, `left` of all. inf without room."""
+        """Compute the fewest cycles of blocks that live in one segment; inf without room.
+
+        `free`: bytes of each memory; `left`: bytes of all together.
+        """
         if sum(b[0] for b in blocks) > left:
             return inf
         if (blocks, free) not in self._known:
@@ -315,7 +320,7 @@ class TimedCuts:
         return self._known[blocks, free]
 
     def _fewest_in(self, blocks: tuple[Block, ...], free: tuple[float, ...]) -> float:
-        """`_filled` where the blocks are no more bytes than all memories together may hold."""
+        """Compute `_filled` for blocks that fit all memories together."""
         whole = self._in_parts(blocks, free)
         if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[0] for b in blocks) <= free[0]:
             return whole
@@ -328,7 +333,7 @@ class TimedCuts:
         return best
 
     def _in_parts(self, blocks: Sequence[Block], free: Sequence[float]) -> float:
-        """A lower bound of it: a block may lie in several memories in parts."""
+        """Compute a lower bound of `_filled`: a block may lie in several memories in parts."""
         total, m, room = 0.0, 0, free[0]
         for size, accessed in blocks:
             rest: float = size
@@ -363,10 +368,10 @@ class _Ahead:
                     self._reads[i][k] = min(self._reads[i][k], f.across[k][1] + later)
 
     def anywhere(self, cut: int) -> float:
-        """Fewest cycles from a cut on, wherever the tensors live across it lie."""
+        """Return the fewest cycles from a cut on, wherever the tensors live across lie."""
         return max(self._anywhere[cut], self._fast[cut])
 
     def least(self, cut: int, state: Sequence[int]) -> float:
-        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`."""
+        """Return the fewest cycles from a cut on, with the tensors live across in the memories `state`."""
         more = sum(n * self._slower[m] for m, n in zip(state, self._reads[cut], strict=True) if m)
         return max(self._anywhere[cut], self._fast[cut] + more)

@@ -29,20 +29,20 @@ class Form:
     shared: tuple[Sharing, ...]  # tensor before it, the most bytes that inner blocks share with it, that all do
 
     def fast(self, cost: float) -> float:
-        """Cycles where a byte of every block costs `cost`."""
+        """Compute the cycles if a byte of every block costs `cost`."""
         return self.cycles + cost * sum(b[1] for b in (*self.across, *self.made, *self.inner))
 
     def everything(self) -> tuple[list[Block], int]:
-        """All of its blocks, and the most bytes that they share."""
+        """Return all blocks, and the most bytes they share."""
         return ordered((*self.across, *self.made, *self.inner)), sum(most for _, _, most in self.shared)
 
     def spare(self, saved: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-        """Tensors before it, and the bytes that inner blocks may share with each where those that it made share `saved`."""
+        """Yield tensors from before, with the bytes inner blocks may share when made tensors share `saved`."""
         for r, inner, most in self.shared:
             yield r, min(inner, most - min(saved.get(r, 0), most))
 
     def worse(self, other: Form) -> bool:
-        """Whether `other`, of the same segment, takes no more of anything."""
+        """Test whether `other`, a form of the same segment, takes no more of anything."""
         mine, its = ((*f.across, *f.made, *f.inner) for f in (self, other))
         shared, more = ({(r, w): n for r, w, n in f.over} for f in (self, other))
         least, most = ({r: (inner, n) for r, inner, n in f.shared} for f in (self, other))
@@ -55,14 +55,14 @@ class Form:
 
 
 def ordered(blocks: Iterable[Block]) -> list[Block]:
-    """Most accessed bytes per byte first."""
+    """Return the blocks sorted by accessed bytes per byte, the most first."""
     return sorted((b for b in blocks if b[0]), key=lambda b: -b[1] / b[0])
 
 
 def most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """By tensor before a segment, whose sizes are given, the most bytes that blocks share with it.
+    """Compute, by tensor before a segment (`sizes`), the most bytes blocks share with that tensor.
 
-    `pairs` are that tensor, the bytes of a block that may share with it, and the bytes at its start that hold these.
+    `pairs` are that tensor, the bytes of a block that may share, and the length of the tensor's start that holds these.
     """
     shares = dict[int, list[tuple[int, int]]]()
     for r, n, end in pairs:

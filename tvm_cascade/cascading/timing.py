@@ -33,13 +33,13 @@ def allowed_factor(options: PlanOptions) -> float:
 
 
 def stripe_columns(plan: Plan) -> int:
-    """The columns of the narrowest stripes that segments of a plan cut their last map into; 0 where none has stripes."""
+    """Return the columns of the narrowest stripes in a plan's segments; 0 if none has stripes."""
     widths = [max(ranges[-1][1] - ranges[-1][0] for ranges in s.stripes) for s in plan.segments if s.stripes]
     return min(widths, default=0)
 
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:
-    """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
+    """Estimate a plan's instructions, as a factor relative to the operators run by whole rows.
 
     Recomputed multiply-accumulates are not counted.
     """

@@ -15,9 +15,9 @@ from tvm_cascade.graph import Graph, Op
 
 
 def may_leave_out_columns(graph: Graph, options: PlanOptions) -> PlanOptions:
-    """The options under which plans in stripes of no more work than the network are found; `options` where they suffice.
+    """Return options that allow stripes which leave columns out at no more work; `options` itself if they suffice.
 
-    A streamed input would be delivered once for every stripe, which only a user who asks for more work gets.
+    A streamed input would be delivered once for every stripe, which only users who ask for more work get.
     """
     if not options.stripes or options.stream_input or options.max_macs > 1.0 or not has_unread_columns(graph):
         return options
@@ -25,13 +25,13 @@ def may_leave_out_columns(graph: Graph, options: PlanOptions) -> PlanOptions:
 
 
 def has_unread_columns(graph: Graph) -> bool:
-    """Whether an operator makes a tensor of which every reader skips columns."""
+    """Test whether an operator makes a tensor whose readers all skip columns."""
     made = (t for op in graph.ops for t in op.outputs if t not in graph.outputs)
     return any(graph.consumers[t] and all(_skips(graph.ops[o], t) for o in graph.consumers[t]) for t in made)
 
 
 def _skips(op: Op, tensor: int) -> bool:
-    """Whether an operator's windows of `tensor` lie further apart than they are wide."""
+    """Test whether an operator's windows of `tensor` lie further apart than they are wide."""
     columns = op.columns or (None,) * len(op.inputs)
     windows = [window for t, window in zip(op.inputs, columns, strict=True) if t == tensor]
     return all(w is not None and w.denominator == 1 and w.stride > w.span for w in windows)

@@ -113,7 +113,7 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
 
 
 def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
-    """The first column in the ring of tensor t while its producer computes columns from `x` on: x less the halo columns."""
+    """Return the first column in tensor t's ring while the producer computes columns from `x` on: x less halo columns."""
     maker = plan.graph.producer[t]
     assert maker is not None
     return max(x - plan.storages[t].halo_columns, min(segment.stripes[0][segment.ops.index(maker)][0], x))
@@ -138,7 +138,9 @@ def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
 
 
 def executed_macs(plan: Plan, segment: Segment, o: int) -> int:
-    """Multiply-accumulates of an operator; in stripes in proportion to the taps that are not padding, stripe by stripe."""
+    """Compute an operator's multiply-accumulates; in stripes in proportion to the taps outside padding, stripe by
+    stripe.
+    """
     op = plan.graph.ops[o]
     if not segment.stripes or not op.macs or o in segment.accumulating:
         return op.macs
@@ -157,7 +159,7 @@ def executed_macs(plan: Plan, segment: Segment, o: int) -> int:
 
 
 def _taps(window: Window, columns: range, size: int) -> int:
-    """Taps of some output columns that lie in an input of `size` columns; computed independently of the planner."""
+    """Count the taps of output columns that lie in an input of `size` columns; computed independently of the planner."""
     return sum(0 <= window.first(x) + k * window.dilation < size for x in columns for k in range(window.extent))
 
 
@@ -201,7 +203,7 @@ def _task(memory: Memory, s: int, segment: Segment, op: Op) -> _Task:
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
-    """Every tensor that an operator of segment s uses is live there."""
+    """Check that every tensor an operator of segment s uses is live there; raises `ValidationError`."""
     for t in (*op.inputs, *op.outputs):
         storage = plan.storages[t]
         if not op.view and not storage.lower <= s < storage.upper:
@@ -209,13 +211,13 @@ def _check_lives(plan: Plan, s: int, op: Op) -> None:
 
 
 def _by_rows(plan: Plan, op: Op) -> bool:
-    """Whether an operator writes its output row by row, and not in a single step."""
+    """Test whether an operator writes the output row by row, and not in a single step."""
     rows = {plan.graph.tensors[t].rows for t in op.outputs}
     return op.opaque is None and len(rows) == 1 and any(w is not None for w in op.windows)
 
 
 def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, Tile]:
-    """The tensor that an operator's steps cut into tiles (its output, or its input if it accumulates), and the tile."""
+    """Return the tensor an operator's steps cut into tiles (the output, or the input if accumulating), and the tile."""
     if op.index in segment.accumulating:
         seen = plan.storages[op.inputs[0]]
         over = plan.graph.tensors[seen.tensor if seen.root is None else seen.root]
@@ -228,7 +230,7 @@ def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, Tile]:
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
-    """The number of steps of an operator."""
+    """Count the steps of an operator."""
     if op.index in segment.in_place or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
     over, tile = _grid(plan, segment, op)
@@ -236,7 +238,7 @@ def _count(plan: Plan, segment: Segment, op: Op) -> int:
 
 
 def _tile(task: _Task, k: int) -> Area:
-    """The area that step k writes, or adds to the accumulator."""
+    """Return the area step k writes, or adds to the accumulator."""
     over, tile = task.over, task.tile
     if not tile.by_pixels:
         return Area(over.index, k * tile.rows, min((k + 1) * tile.rows, over.rows))
@@ -246,7 +248,7 @@ def _tile(task: _Task, k: int) -> Area:
 
 
 def _step(memory: Memory, step: _Step) -> None:
-    """Replay one step: check the tags of its inputs, write those of its output."""
+    """Replay one step: check the tags of the inputs, write the tags of the output."""
     plan, task, op, k = memory.plan, step.task, step.task.op, step.k
     wanted, outputs = _areas(memory, step)
     scratch = _scratch(plan, step, wanted)
@@ -284,7 +286,7 @@ def _accumulator(memory: Memory, op: Op) -> Bytes:
 
 
 def _scratch(plan: Plan, step: _Step, wanted: list[tuple[int, Area]]) -> int:
-    """Bytes of scratch of an operator while a step runs that reads `wanted`, including the workspace of a pixel tile."""
+    """Return the bytes of an operator's scratch in a step that reads `wanted`, with the workspace of a pixel tile."""
     task, kernels = step.task, step.task.op.kernels
     if task.in_place:
         return kernels.in_place_workspace_bytes
@@ -329,13 +331,15 @@ def _check_clobbering(
 
 
 def _overtakes(written: NDArray[np.int64], read: NDArray[np.int64]) -> bool:
-    """Whether an element, written in this order, lands on one that is read later in the same order."""
+    """Test whether an element, written in this order, lands on an element read later in the same order."""
     _, ours, theirs = np.intersect1d(written, read, return_indices=True)
     return bool(np.any(ours < theirs))
 
 
 def _areas(memory: Memory, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]:
-    """The areas that a step reads, as (position in the inputs, area), one for each tap along the rows, and those it writes."""
+    """Return the areas a step reads, as (position in the inputs, area), one per tap along the rows, and the areas
+    written.
+    """
     task, op, tensors = step.task, step.task.op, memory.plan.graph.tensors
     tile = _tile(task, step.k) if step.columns is None else Area(task.over.index, step.k, step.k + 1, *step.columns)
     if task.accumulating or not task.by_rows:
@@ -360,7 +364,9 @@ def _areas(memory: Memory, step: _Step) -> tuple[list[tuple[int, Area]], list[Ar
 
 
 def _columns(window: Window | None, tile: Area, size: int) -> tuple[int, int | None]:
-    """The columns [x0, x1), of an input of `size`, that the output columns of `tile` read, gaps of a dilated window included."""
+    """Return the columns [x0, x1) of an input (`size` columns) the columns of `tile` read, with gaps of dilated
+    windows.
+    """
     if tile.x0 == tile.x1:
         return 0, 0
     if window is None or tile.x1 is None:

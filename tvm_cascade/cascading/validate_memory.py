@@ -42,28 +42,28 @@ class Bytes(NamedTuple):
 
     @classmethod
     def run(cls, address: int, tag: int, size: int) -> Bytes:
-        """The bytes from an address on, of which the first carries `tag`, the others the tags after it."""
+        """Make a run of bytes from an address on; the first carries `tag`, the others the tags after."""
         return cls(slice(address, address + size), tag - address, address, address + size)
 
     @classmethod
     def of(cls, addresses: Indices, tags: Indices) -> Bytes:
-        """Bytes anywhere, each with its tag."""
+        """Make bytes anywhere, each with a tag."""
         if not addresses.size:
             return cls.run(0, 0, 0)
         return cls(addresses, tags - addresses, int(addresses.min()), int(addresses.max()) + 1)
 
     @property
     def addresses(self) -> Indices:
-        """The address of every byte."""
+        """Return the address of every byte."""
         return np.arange(self.low, self.high, dtype=np.int64) if isinstance(self.where, slice) else self.where
 
     def at(self, address: int) -> Bytes:
-        """The same tags, in the bytes from an address on."""
+        """Copy the tags to the bytes from an address on."""
         tags = self.addresses + self.shift
         return Bytes.of(np.arange(address, address + len(tags), dtype=np.int64), tags)
 
     def may_meet(self, other: Bytes) -> bool:
-        """False where no byte is one of `other`, judged by the lowest and the highest of both."""
+        """Test whether the address ranges, from lowest to highest byte, overlap; False means no byte is common."""
         return self.low < other.high and other.low < self.high
 
 
@@ -127,12 +127,12 @@ class Memory:
             raise ValidationError(f"{what.format(*of)} is not in memory any more, or not yet")
 
     def block(self, name: str, size: int, kind: int) -> Bytes:
-        """The first `size` bytes of a block of working memory of a `kind`, which holds no tensor."""
+        """Return the first `size` bytes of a block of working memory of a `kind`, without any tensor."""
         start = self.offset[name] if size else 0
         return Bytes(slice(start, start + size), _WORKING - kind, start, start + size)
 
     def area(self, area: Area) -> Bytes:
-        """The bytes of an area, element by element, with the tags that belong there."""
+        """Return the bytes of an area, element by element, with the tags that belong there."""
         at = self.layouts[area.tensor]
         if self.plan.storages[area.tensor].row_addresses:
             return self._by_addresses(area, at)
@@ -152,7 +152,7 @@ class Memory:
         return Bytes.of(at.place + places, at.tag + elements)
 
     def _by_addresses(self, area: Area, at: _Layout) -> Bytes:
-        """As `area`, of a tensor whose rows have addresses of their own; always whole rows."""
+        """Return the bytes as `area` does, for a tensor with row addresses; always whole rows."""
         tensor = self.plan.graph.tensors[area.tensor]
         addresses = self.plan.storages[area.tensor].row_addresses[area.y0 : area.y1]
         if len(addresses) == 1:
@@ -163,7 +163,7 @@ class Memory:
         return Bytes.of((starts[:, None] + spread).reshape(-1), (tags[:, None] + spread).reshape(-1))
 
     def _by_elements(self, area: Area, at: _Layout) -> Bytes:
-        """As `area`, of a tensor whose pixels are not contiguous."""
+        """Return the bytes as `area` does, for a tensor whose pixels are not contiguous."""
         tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
         rows = np.arange(area.y0, area.y1, dtype=np.int64)
         within, inner = _row(tensor)
@@ -175,7 +175,7 @@ class Memory:
         return Bytes.of(at.place + places, at.tag + elements)
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
-        """The pixels of an area in a ring whose rows hold the columns of one stripe."""
+        """Return the pixels of an area in a ring whose rows hold the columns of one stripe."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):
@@ -184,7 +184,7 @@ class Memory:
 
 
 def _row(tensor: Tensor) -> tuple[Indices, int]:
-    """Byte indices of a tensor's row 0, and the bytes from one row to the next."""
+    """Return the byte indices of a tensor's row 0, and the bytes from one row to the next."""
     if tensor.row_axis is None:
         return np.arange(tensor.bytes, dtype=np.int64), 0
     inner = prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
@@ -193,6 +193,6 @@ def _row(tensor: Tensor) -> tuple[Indices, int]:
 
 
 def has_contiguous_pixels(tensor: Tensor) -> bool:
-    """Whether rows, and the pixels in them, are contiguous, so that they can be addressed one by one."""
+    """Test whether rows, and the pixels in rows, are contiguous, so that each can be addressed separately."""
     rows, columns = tensor.row_axis, tensor.col_axis
     return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0

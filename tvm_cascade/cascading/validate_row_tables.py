@@ -11,10 +11,10 @@ from tvm_cascade.graph import Op
 
 
 def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Area]]) -> int:
-    """Bytes of the row tables of one step of segment s that computes some pixels, and of the kernel rows that it copies.
+    """Count the bytes of row tables, and of copied kernel rows, for a step of segment s that computes some pixels.
 
-    `reads` are the areas that the step reads, as (position in the inputs, area), one for each tap along the rows. Raises
-    `ValidationError` where two of them would be copied, or one from a memory other than that of the scratch.
+    `reads` are the areas read by the step, as (position in the inputs, area), one for each tap along the rows. Raises
+    `ValidationError` if two of them would be copied, or one from another memory than the scratch's.
     """
     total = 0
     for k, table in enumerate(op.kernels.row_tables):
@@ -36,7 +36,7 @@ def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Are
 
 
 def _wraps(plan: Plan, area: Area) -> bool:
-    """Whether a part of one row goes on at the begin of the ring of pixels that it lies in."""
+    """Test whether a part of one row wraps around to the begin of the enclosing ring of pixels."""
     slots = plan.storages[area.tensor].pixels
     first = area.y0 * plan.graph.tensors[area.tensor].columns + area.x0
     return slots > 0 and first % slots + _end(plan, area) - area.x0 > slots

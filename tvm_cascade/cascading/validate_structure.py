@@ -87,7 +87,7 @@ def _check_memories(plan: Plan, alignment: int) -> None:
 
 
 def _block_bytes(plan: Plan, name: str) -> int:
-    """Bytes of a block, by what its name says that it is."""
+    """Compute the bytes of a block, by the kind in the block's name."""
     kind, _, index = name.partition(" ")
     k = int(index)
     if name == ROWS:
@@ -107,7 +107,7 @@ def _require(plan: Plan, name: str, size: int, what: str) -> None:
 
 
 def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
-    """Check the addresses of the rows of a tensor, and that all operators around it have kernels that follow them."""
+    """Check the addresses of a tensor's rows, and that all operators around have kernels for row addresses."""
     tensor, addresses = plan.graph.tensors[storage.tensor], storage.row_addresses
     unit = gcd(max(alignment, ITEM_BYTES[tensor.dtype]), tensor.row_bytes)  # as rows one behind the other
     if len(addresses) != tensor.rows or prod(tensor.shape[: tensor.row_axis]) != 1:
@@ -148,7 +148,7 @@ def _check_size(plan: Plan, storage: Storage) -> None:
 
 
 def _owners(graph: Graph) -> list[tuple[int, int]]:
-    """For every tensor its root (itself unless it is a view or a part of a join) and its byte offset in the root."""
+    """List, for every tensor, the root (itself unless a view or a part of a join) and the byte offset in the root."""
     above: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
         if op.view and op.part_offsets:

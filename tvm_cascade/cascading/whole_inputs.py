@@ -9,7 +9,7 @@ from tvm_cascade.cascading.plan import Plan
 
 
 def whole_inputs(plan: Plan) -> Iterator[str]:
-    """A sentence for each input that a plan with `stream_input` keeps whole: not streamed, or in a ring of all its rows."""
+    """Yield a sentence for each input a plan with `stream_input` keeps whole: not streamed, or in a ring of all rows."""
     graph = plan.graph
     streamed = {t for segment in plan.segments for t in segment.streamed}
     states = {before for before, _ in graph.states}
