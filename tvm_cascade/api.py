@@ -1,6 +1,6 @@
 """The Python API: one function for each command, with the same options and defaults.
 
-Most functions take `progress` and call it with a line of text at every step of long work.
+Most functions take `progress`, called with a line of text at every step of long work.
 """
 
 from __future__ import annotations
@@ -456,7 +456,7 @@ def run(
     progress: Progress = silent,
     **options: Unpack[RunKeywords],
 ) -> RunReport:
-    """Run a compiled project or bundle on its emulated board, a real one or this machine, and measure it.
+    """Run a compiled project or bundle on an emulated board, a real board or this machine, and measure the run.
 
     Parameters
     ----------
@@ -535,7 +535,7 @@ def export(
 def bundle(
     directories: Sequence[str | Path], *, output: str | Path, board: str | None = None, keep_states: bool = False
 ) -> BundleResult:
-    """Write and build one image of several compiled networks, which share one arena, in the new folder `output`.
+    """Write and build an image with several compiled networks, which share one arena, in the new folder `output`.
 
     Parameters
     ----------
@@ -609,7 +609,7 @@ def flash(
 def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> FrontEnd:
     """Write an audio front end as C: int16 sound in, rows of log-mel features out, all in integers.
 
-    The arithmetic is that of TensorFlow Lite Micro's front end, bit for bit; the defaults are those of its micro_speech.
+    The arithmetic equals TensorFlow Lite Micro's front end bit for bit; the defaults are micro_speech's.
 
     Parameters
     ----------
@@ -662,7 +662,7 @@ def targets() -> list[Target]:
 
 
 def doctor(model: str | Path | None = None) -> Doctor:
-    """Check what is installed, and name the operators of `model` that cannot be compiled or stay float.
+    """Check the installation, and name the operators in `model` that cannot be compiled or stay float.
 
     Parameters
     ----------

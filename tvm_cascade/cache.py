@@ -137,7 +137,7 @@ def _digest(key: str, packed: bytes) -> bytes:
 
 @cache
 def _versions() -> bytes:
-    """Hash the inputs shared by all values: the files of this package, TVM with its libraries, the kind of machine."""
+    """Hash the inputs shared by all values: this package's files, TVM with all libraries, the kind of machine."""
     found = hashlib.sha256(
         f"{sys.platform} {platform.machine()} {package_version('apache-tvm')} {package_version('numpy')}".encode()
     )

@@ -246,7 +246,7 @@ def project(
 def _compiled_on_board(
     model: pipeline.Model, request: Request, build: BuildOptions, progress: Progress
 ) -> tuple[Compiled, str | None]:
-    """Return `compiled` and its key, under the RAM of a board that was named; without a cap where no plan fits that."""
+    """Return `compiled` and the key, under the RAM of a named board; without a cap if no plan fits."""
     named = build.board if request.emit.board is not None else None
     plan = request.plan if named is None else request.plan.within_board(named.arena_room)
     capped = replace(request, plan=plan)

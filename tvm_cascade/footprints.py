@@ -36,10 +36,10 @@ def _multiple_of_8(size: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """RAM for one input of a pixel-tile kernel that finds the kernel rows of a window in a table.
+    """RAM for an input of a pixel-tile kernel that finds a window's kernel rows in a table.
 
-    An entry holds the start of one kernel row. In a ring of pixels a kernel row may wrap around the ring's end, and is
-    then copied behind the table (`cascading.row_tables`).
+    An entry holds the start of a kernel row. In a pixel ring a kernel row may wrap around the ring's end, and is then
+    copied behind the table (`cascading.row_tables`).
     """
 
     taps: int  # kernel rows: entries of 4 bytes
@@ -48,9 +48,7 @@ class RowTable:
     stride: int  # more input columns for each further pixel of the tile
 
     def bytes_with_run(self, columns: int) -> int:
-        """Return the bytes of the table and of one kernel row of `columns` columns behind it, copied 16 bytes at a
-        time.
-        """
+        """Return the bytes of the table and of a kernel row with `columns` columns behind, copied 16 bytes at a time."""
         return -(-4 * self.taps // 16) * 16 + columns * self.pixel_bytes
 
     def most_bytes(self, pixels: int) -> int:

@@ -148,7 +148,7 @@ def wide_inputs(path: Path) -> frozenset[str]:
 
 
 def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
-    """Load the network of one frame (`importers.sliding.load_frame`). Its modules are imported only for such networks."""
+    """Load the network for one frame (`importers.sliding.load_frame`). The modules are imported only for such networks."""
     from tvm_cascade.importers import sliding
 
     return sliding.load_frame(mod, hop, most_state, axis)
@@ -202,7 +202,7 @@ def cut_behind_work(
 def _parts(
     path: Path, input_shapes: Mapping[str, tuple[int, ...]] | None, cut: Cut
 ) -> Iterator[tuple[FileGraph, Callable[[Sequence[str]], tvm.IRModule]]]:
-    """Yield the graph of a file restricted to `cut`, and a function that loads its part ending at named tensors."""
+    """Yield the graph of a file restricted to `cut`, and a function that loads the part ending at named tensors."""
     with cut_copy(path, cut) as copy:
         graph = file_graph(copy, _read(copy))
 

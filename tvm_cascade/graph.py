@@ -54,12 +54,12 @@ class Window:
         return y * self.stride // self.denominator - self.padding
 
     def rows(self, y: int, height: int) -> range:
-        """Return the input rows from the first tap of output row `y` to its last, clipped to an input of `height` rows."""
+        """Return the input rows from the first tap of output row `y` to the last, clipped to an input of `height` rows."""
         lo = self.first(y)
         return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
 
     def taps(self, y: int, height: int) -> int:
-        """Count the taps of output row `y` that lie inside an input of `height` rows, not in its padding."""
+        """Count the taps of output row `y` inside an input of `height` rows, not in the padding."""
         return sum(0 <= self.first(y) + k * self.dilation < height for k in range(self.extent))
 
 
@@ -142,7 +142,7 @@ class Op:
     input i starts that many bytes into pixel p of output 0.
 
     An operator with a `target` writes a state. The only output is the new value of the state, a graph input, after a
-    call. The output lies in the bytes of that input, so the operator runs after all readers of the state.
+    call. The output lies in that input's bytes, so the operator runs after all readers of the state.
     """
 
     index: int
@@ -167,7 +167,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The tensor that owns the memory of a view or of a join's part, and the offset in it."""
+    """The owner of the memory of a view or of a join's part, and the offset there."""
 
     tensor: int  # the owner
     byte_offset: int  # from the owner's first byte
@@ -376,7 +376,7 @@ def _check_joins(graph: Graph) -> None:
 
 
 def _check_order_of_parts(graph: Graph, join: Op) -> None:
-    """Raise `GraphError` if the operator that writes one part of a join depends on another part.
+    """Raise `GraphError` if the operator that writes a part of a join depends on another part.
 
     Output and input of that operator would then be one tensor, and neither could come first.
     """

@@ -1,4 +1,4 @@
-"""Let dataclasses make their methods at first use, since one command uses few of them.
+"""Let dataclasses make their methods at first use, since a command uses few of them.
 
 Python compiles about six methods for each frozen dataclass, a tenth of a millisecond each, and the modules of `plan`
 have 270 such classes.

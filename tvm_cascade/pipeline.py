@@ -195,7 +195,7 @@ def together(networks: Sequence[Loaded]) -> Loaded:
 
 
 def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
-    """Replace a network by the network of one frame of new rows; return `loaded` if whole windows are asked for."""
+    """Replace a network by the network for one frame of new rows; return `loaded` if whole windows are asked for."""
     if request.hop is None:
         if request.hop_state is not None:
             raise UsageError("--hop-state caps what a frame keeps: give --hop too")
@@ -338,7 +338,7 @@ def _file_macs(loaded: Loaded, chosen: PlannedCandidate) -> int:
 
 
 def _frame(frame: FramePlan | None) -> Frame | None:
-    """Describe one frame of a sliding window, as plans report it; None without one."""
+    """Describe a sliding window's frame, as plans report it; None without one."""
     if frame is None:
         return None
     from tvm_cascade.sliding.describe import frame_record

@@ -199,9 +199,7 @@ def _is_of(error: OSError, staging: Path | None, place: Path) -> bool:
 
 
 def _remedy(error: OSError, place: Path) -> str:
-    """Return the end of the message, which explains the need for write access to the parent folder, for errors that
-    hint at it.
-    """
+    """Return the end of the message on write access to the parent folder, for errors that hint at missing access."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV):
         return f"; it is written beside its place and renamed, which needs leave to write to {place.parent}"
     return ""

@@ -1,6 +1,6 @@
 """Convert frozen dataclasses to JSON and back by field types, for storage in a cache.
 
-A dataclass is the list of its fields in order, a tuple a list, `bytes` a text in Latin-1. In fields of type `object`,
+A dataclass is the list of the fields in order, a tuple a list, `bytes` a text in Latin-1. In fields with type `object`,
 lists become tuples again.
 """
 

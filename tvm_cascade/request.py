@@ -1,7 +1,7 @@
 """Options of all commands and functions, as frozen records that are checked on construction.
 
 The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that
-defaults are the same everywhere. Properties of a machine and its back end are no options: they follow from the target.
+defaults are the same everywhere. Properties of a machine and back end are no options: they follow from the target.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PlanRequest(Asked):
         return replace(self, sram=cap if self.sram is None else min(cap, int(self.sram)))
 
     def within_board(self, usable: int) -> Self:
-        """Return the request under a cap of `usable` bytes, the RAM of a board, unless it says itself what a plan may take."""
+        """Return the request with a cap of `usable` bytes, a board's RAM, unless the request has a limit already."""
         asked = self.sram, self.ram, self.max_time, *self.memory
         own = any(one is not None for one in asked) or self.layerwise or self.ram_weights or self.prefetch
         return self if own else replace(self, sram=usable)

@@ -249,7 +249,7 @@ class PlanResult:
         return found
 
     def _frame_text(self) -> list[str]:
-        """Format the lines on one frame of a sliding window; none for other networks."""
+        """Format the lines on a sliding window's frame; none for other networks."""
         instructions = self.estimated_instructions if self.operators else None
         return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
 

@@ -1,9 +1,9 @@
 """Board descriptions in JSON: one file for each board, in `boards/` or at a path of the user's. Adding a board takes no code.
 
-A compiled folder has a copy of the file of every board it was linked for, so `run` and `flash` find a user's board by name.
+A compiled folder has copies of all linked boards' files, so `run` and `flash` find a user's board by name.
 
-A microcontroller is described as a board is: its file says what every board with it has. Each of both is a target of the
-command line (`boards.machines`): `--target stm32f746ng`.
+A microcontroller is described like a board: the file says what every board with this microcontroller has. Both kinds
+are targets on the command line (`boards.machines`): `--target stm32f746ng`.
 
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 

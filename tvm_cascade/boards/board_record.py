@@ -37,7 +37,7 @@ class Counter:
     def ticks(self, low: tuple[int, int], coarse: tuple[int, int]) -> int:
         """Count the ticks of `low` between two readings (before, after), wraps included.
 
-        The coarse difference errs by at most one coarse tick, far less than half a wrap of `low`, so rounding to the
+        The coarse difference errs by at most one coarse tick, far less than half a wrap (`low`), so rounding to the
         nearest number of wraps is exact.
         """
         span = 1 << self.low.bits

@@ -91,8 +91,7 @@ def with_core(request: Request) -> tuple[Request, Board | None]:
 def on_board(request: Request, board: Board | None) -> Request:
     """Fill the request in from the board's file: memories' sizes, costs and addresses, the clock, flash waits.
 
-    Raises `UsageError` for a memory that the board lacks or that is too small, and for an objective of memories without
-    any memory.
+    Raises `UsageError` for a memory the board lacks or has too small, and for a memory objective without any memory.
     """
     time, plan = request.time, request.plan
     if board is not None:

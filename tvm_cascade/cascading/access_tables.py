@@ -1,17 +1,15 @@
-"""Access tables: which rows or pixels of its tensors every step of an operator reads and writes.
+"""Access tables: which rows or pixels every step of an operator reads and writes in each tensor.
 
-An operator of a cascade runs in steps, each of which writes one `Tile` of its output, in row-major order: some rows, or
-some pixels of one row. An opaque operator writes everything in one step. An operator with an accumulator may read its
-input step by step instead, and writes everything in its last step. A streamed graph input has a source, which writes
-one row in each step.
+An operator in a cascade runs in steps. Each step writes one `Tile` of the output, in row-major order: some rows, or
+some pixels in one row. An opaque operator writes everything in one step. An operator with an accumulator may read the
+input step by step instead, and writes everything in the last step. A streamed graph input has a source, which writes a
+row in each step.
 
-Tables count in units of the tensor: rows, or pixels where the steps make pixels and those of the tensor are contiguous.
-A view, or a part of a join, is replaced by the tensor that owns its memory (its root); a join has one producer for each
-part.
+Tables count in tensor units: rows, or pixels if the steps make pixels and the tensor's pixels are contiguous. A view,
+or a part of a join, is replaced by the tensor that owns the memory (the root); a join has one producer per part.
 
-Symbols: `need[k]`, units of an input that must exist before step k; `keep[k]`, the first unit that step k or a later
-one reads (all units where none does), so that units below it are dead; `made[k]`, units of an output that exist after
-k steps.
+Symbols: `need[k]`, input units that must exist before step k; `keep[k]`, the first unit read by step k or later (all
+units if none is), so that units below are dead; `made[k]`, output units that exist after k steps.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _SHAPES = 256  # shapes of maps and windows of which tables are kept: networks r
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How one operator reads one tensor that owns memory, step by step."""
+    """How an operator reads a tensor that owns memory, step by step."""
 
     tensor: int  # root tensor
     need: Units  # by step, never decreasing
@@ -43,7 +41,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one operator, or of the source of a streamed input."""
+    """The steps of an operator, or of a streamed input's source."""
 
     count: int
     made: tuple[Units, ...]  # of each output, in units of its root; length count + 1
@@ -52,7 +50,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileGrid:
-    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`. Maps of one shape share it."""
+    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`. Maps with equal shapes
+    share a grid.
+    """
 
     y0: Units
     y1: Units
@@ -150,8 +150,8 @@ class AccessTables:
     def writers(self, root: int) -> tuple[int, ...]:
         """Return the operators and sources that write a root.
 
-        These are one operator, or one per part of a join; the source of a streamed input; none for a graph input in
-        memory from the start.
+        These are one operator, or one per part of a join; a streamed input's source; none for a graph input in memory
+        from the start.
         """
         return (self.source(root),) if root in self.streamed else self._writers[root]
 
@@ -247,7 +247,7 @@ class AccessTables:
         return Steps(steps.count, made, steps.reads)
 
     def calls(self, members: Sequence[int], accumulating: Sequence[int], tile: Tile) -> int:
-        """Steps of all `members` together, of which `accumulating` sum up their inputs."""
+        """Count the steps of all `members` together; `accumulating` members sum their inputs."""
         plain = self._counts(tile)
         summed = sum(self.steps(o, tile, accumulate=True).count - plain[o] for o in accumulating)
         return sum(plain[o] for o in members) + summed
@@ -365,7 +365,9 @@ class AccessTables:
     def _through_view(
         self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
-        """Convert `need` and `keep` from units of the view `seen` to those of `owner`; the view starts at byte `offset`."""
+        """Convert `need` and `keep` from units of the view `seen` to units of `owner`; the view starts at byte
+        `offset`.
+        """
         every = self.units(owner.index, tile)
         unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):

@@ -1,4 +1,4 @@
-"""Builds a `Plan` from an execution order, its cuts and its interleavings: storages, blocks of the arena, offsets."""
+"""Builds a `Plan` from an execution order, cuts and interleavings: storages, arena blocks, offsets."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def storages_of(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
 
 
 def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
-    """Return the storage for `units` of a root: the whole tensor, a ring of rows, or a ring of pixels."""
+    """Return the storage for `units` of a root: the whole tensor, a row ring, or a pixel ring."""
     tensor, columns = tables.graph.tensors[t], tables.columns(t, tile)
     if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)

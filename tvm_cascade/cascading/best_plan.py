@@ -1,4 +1,4 @@
-"""The smallest plan of a search: its layouts, best first, are laid out, and the arenas of the best of them searched."""
+"""The smallest plan of a search: layouts are tried, best first, and the best layouts' arenas searched."""
 
 from __future__ import annotations
 

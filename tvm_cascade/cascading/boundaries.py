@@ -1,9 +1,10 @@
-"""How many pixels of an input are dead, needed, or in between when an operator has made m pixels of its output.
+"""How many input pixels are dead, needed, or in between when an operator has made m output pixels.
 
-For a set P of output pixels, N(P) are the input pixels that some pixel of P reads, C(P) those whose readers are all in P.
-Whatever the order in which an operator makes its output, after m pixels at most `completed[m]` pixels of the input are
-dead, at least `needed[m]` are made, and at least `between[m]` are made and not dead. Windows are products of a window along
-the rows (H outputs) and one along the columns (W outputs), so what is known of one axis carries over to the map:
+For a set P of output pixels, N(P) are the input pixels read by some pixel in P, C(P) the input pixels whose readers are
+all in P. Whatever the order in which an operator makes the output, after m pixels at most `completed[m]` input pixels
+are dead, at least `needed[m]` are made, and at least `between[m]` are made and not dead. Windows are products of a
+window along the rows (H outputs) and a window along the columns (W outputs), so facts on one axis carry over to the
+map:
 
 1. Along one axis let every input belong to one output that reads it, s inputs to an output. For every set of t outputs,
    0 < t < outputs: |C| <= s*t + e, |N| >= s*t + g, |N| - |C| >= b. Inputs that belong to no output are not counted. For two such
@@ -42,7 +43,9 @@ _LONG = 600  # outputs of an axis; tables of runs are quadratic in them
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundary:
-    """What m output pixels complete at most, and need and leave between at least, by m, of `pixels` of the input."""
+    """The input pixels (out of `pixels`) that m output pixels complete at most, and need and leave between at least, by
+    m.
+    """
 
     pixels: int
     completed: Counts
@@ -151,9 +154,7 @@ def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
-    """Compute the least inputs of m pixels along one axis over `lines` lines, where border pixels read fewer than
-    others.
-    """
+    """Compute the least inputs for m pixels along one axis over `lines` lines, where border pixels read fewer inputs."""
     if axis.needed >= 0:
         return axis.rate * m
     return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)

@@ -1,4 +1,4 @@
-"""A decorator that caches the results of a method in its object."""
+"""A decorator that caches a method's results in the object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _caching = WeakSet[Any]()  # the objects that keep results
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Cache the results of a method by its arguments.
 
-    An object that keeps results refers to itself: they are freed by `drop_results`, or with it by a search for cycles.
+    An object that keeps results refers to itself: the results are freed by `drop_results`, or with the object by a
+    search for cycles.
     """
 
     def made(self: Any) -> Callable[..., Any]:

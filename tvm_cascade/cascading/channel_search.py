@@ -1,4 +1,4 @@
-"""Search for the inverted bottlenecks that should use channel tiling, and for their numbers of groups.
+"""Search for the inverted bottlenecks that should use channel tiling, and for the numbers of groups.
 
 Two searches are combined: of the graph as it is, and of the graph with every block (`channels.Block`) in the most
 groups. Tensors between blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So a
@@ -38,7 +38,7 @@ def asked(options: PlanOptions) -> bool:
 
 
 class ChannelSearch:
-    """The costs of segments in two searches of one graph: without channel tiling, and with every block in the most groups."""
+    """The segment costs in two searches of one graph: without channel tiling, and with every block in the most groups."""
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
         self.graph, self.options = graph, options
@@ -192,7 +192,7 @@ def frontier_in_groups(
 ) -> tuple[Plan, ...]:
     """Plans with channel tiling that are smaller than every plan without, by ascending peak and descending work.
 
-    Of all trades of bytes against work only a few are planned, the smallest among them. `tell` is called with every plan.
+    Only a few trades between bytes and work are planned, the smallest among them. `tell` is called with every plan.
     """
     if not asked(options) or not blocks(graph):
         return ()

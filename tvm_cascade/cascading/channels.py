@@ -1,13 +1,14 @@
-"""Channel tiling: an inverted bottleneck fused into one operator that computes its wide intermediate in groups of channels.
+"""Channel tiling: an inverted bottleneck fused into one operator that computes the wide intermediate in channel groups.
 
-A block C -> E (1x1) -> depthwise k x k -> D (1x1) becomes one operator with the depthwise convolution's windows. For every
-row, or stripe of a row, that it writes, it loops over G groups of the E channels: it expands a group over the rows and
-columns that the windows cover, runs the depthwise convolution on them, and adds the group's share of the projection to
-int32 sums of the row. Integer sums do not depend on the order, so results are bit-exact. The E channels need scratch
+A block C -> E (1x1) -> depthwise k x k -> D (1x1) becomes one operator with the depthwise convolution's windows. For
+every output row, or stripe of a row, the operator loops over G groups of the E channels: a group is expanded over the
+rows and columns covered by the windows, the depthwise convolution runs on these, and the group's share of the
+projection is added to the row's int32 sums. Integer sums do not depend on the order, so results are bit-exact. The E
+channels need scratch
 
     k * (columns covered) * E / G  +  E / G  +  4 * columns * D        bytes
 
-instead of a ring, and the expansion of a row is recomputed for each of the k / stride output rows that read it.
+instead of a ring, and the expansion of a row is recomputed for each of the k / stride output rows that read the row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NARROWEST = 4  # least channels of a group
 
 
 class Block(NamedTuple):
-    """An inverted bottleneck: the indices of its three operators, each of which reads the output of the one before."""
+    """An inverted bottleneck: the indices of three operators, each reading the previous operator's output."""
 
     expand: int
     depthwise: int

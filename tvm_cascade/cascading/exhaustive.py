@@ -1,7 +1,7 @@
 """Exhaustive search for graphs of very few operators: all orders, cuts and interleavings, each with its arena allocated.
 
-The usual search (`search`) ranks layouts by their live bytes. It may miss one whose arena is smaller although it has
-more bytes live.
+The usual search (`search`) ranks layouts by live bytes, and may miss a layout with more live bytes whose arena is
+smaller.
 """
 
 from __future__ import annotations

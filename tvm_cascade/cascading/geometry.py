@@ -1,4 +1,4 @@
-"""Contiguity of rows and pixels in memory, and which operators can compute or read them one at a time."""
+"""Contiguity of rows and pixels in memory, and which operators can compute or read these separately."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def outermost(t: Tensor) -> bool:
 def streamable(graph: Graph, tensor: int) -> bool:
     """Test whether the caller can deliver a graph input row by row.
 
-    A ring stores the parts of a row from several planes (NCHW, batches) together, even where it holds all rows. Such a
-    tensor never has its own layout, so no operator may read it whole.
+    A ring stores the parts of a row from several planes (NCHW, batches) together, even a ring of all rows. Such a
+    tensor never has the usual layout, so no operator may read the whole tensor.
     """
     t = graph.tensors[tensor]
     if tensor in {state for state, _ in graph.states}:
@@ -70,7 +70,7 @@ def has_pixels(t: Tensor) -> bool:
 
 
 def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Compute the bytes of the longest prefix of a whole tensor that holds only the first `units` units.
+    """Compute the bytes of a whole tensor's longest prefix with only the first `units` units.
 
     The result is all bytes if `units` are all units. A row has `columns` units.
     """

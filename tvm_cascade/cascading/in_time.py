@@ -1,7 +1,7 @@
 """The smallest plan that takes at most `PlanOptions.max_time` times the instructions of the fastest plan.
 
-Steps get coarser, and stripes wider, until the plan is within the limit. The fastest plan is that of one operator after the
-other. Every plan is priced by `timing.instructions`.
+Steps get coarser, and stripes wider, until the plan is within the limit. The fastest plan runs one operator after
+another. Every plan is priced by `timing.instructions`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InTime:
         return taken is None or taken <= max(factor, _ALIKE) * self.least
 
     def refused(self, plan: Plan) -> tuple[int, float]:
-        """Return the arena of a plan that the limit refuses, and its instructions as a factor of the fastest plan's."""
+        """Return the arena of a plan refused by the limit, and the instructions as a factor of the fastest plan's."""
         return plan.peak, (instructions(plan, self.options) or 0.0) / self.least
 
 
@@ -60,7 +60,7 @@ def smallest_in_time(graph: Graph, options: PlanOptions, plan_of: PlanOf) -> InT
 
 @cached(maxsize=8)
 def _fast_plans(graph: Graph, options: PlanOptions) -> list[Plan]:
-    """Return the plans of one operator after the other, in steps of one row and of several: nothing is faster."""
+    """Return the plans with one operator after another, in steps of one row and of several rows: nothing is faster."""
     plan = without_search(graph, plain_costs(graph, options), options)
     return [plan] if options.draft else list(dict.fromkeys((plan, raise_tile_rows(plan, options))))
 
@@ -95,7 +95,7 @@ class _Walk:
         return self.tried[-1]
 
     def _coarser(self, plan: Plan) -> Plan:
-        """Return `plan` with steps as coarse as the limit asks for; those of whole rows may exceed it."""
+        """Return `plan` with steps as coarse as the limit asks for; steps of whole rows may exceed the limit."""
         asked = self.options
         tried = CHUNKS[::-1] if len(self.graph.ops) <= LARGE else _FEW
         chunks = tried if asked.granularity == "auto" else ()

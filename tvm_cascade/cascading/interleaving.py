@@ -1,4 +1,4 @@
-"""Interleaving: how the operators of a segment take turns, by the tile of a step and the width of a stripe."""
+"""Interleaving: how a segment's operators take turns, by the tile of a step and the width of a stripe."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tvm_cascade.graph import ROW, Tile
 class Interleaving:
     """The tile that each step of a segment computes, and whether the segment runs in stripes.
 
-    With stripes the whole segment runs once for every vertical stripe of its last map (`cascading.stripes`); a step
-    then computes the part of a row that lies in the current stripe.
+    With stripes the whole segment runs once for every vertical stripe of the last map (`cascading.stripes`); a step
+    then computes the part of a row in the current stripe.
     """
 
     tile: Tile = ROW  # always `ROW` in stripes

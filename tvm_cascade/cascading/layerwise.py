@@ -1,4 +1,6 @@
-"""The plan of one operator after the other: what every search improves on, and what is left where a limit ends it at once."""
+"""The plan with one operator after another: every search improves on this plan, and falls back on it if a limit ends
+the search at once.
+"""
 
 from __future__ import annotations
 

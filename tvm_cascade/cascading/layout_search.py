@@ -33,7 +33,7 @@ _BEYOND = (32, 16, 8, 4)  # n: layouts may have 1/n more live bytes than the lea
 
 
 class Search:
-    """Costs of every segment of one order in every interleaving, and the layouts that are worth laying out."""
+    """Costs of an order's segments in every interleaving, and the layouts worth trying."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Search:
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """Costs of [i, j) in stripes of each width and number of halo tensors, those of least work first.
+        """Compute the costs of [i, j) in stripes of each width and number of halo tensors, least work first.
 
         A streamed input is delivered once for every stripe, so such segments are striped only where recompute is allowed.
         """
@@ -307,7 +307,7 @@ class Search:
 
     @cached_property
     def least_bytes(self) -> NDArray[np.int64]:
-        """Lower bounds of the bytes of every segment, in any interleaving that the options allow."""
+        """Compute lower bounds on every segment's bytes, in any interleaving the options allow."""
         return self._short(self.lower_bounds.any_form) if self.recompute else self._without_recompute
 
     @cached_property
@@ -338,7 +338,7 @@ class Search:
 
 
 class Leaders:
-    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal.
+    """The `count` layouts with the smallest arenas so far, each with the arena; of equal arenas the earlier is first.
 
     Those whose arenas have at least `below` bytes, whatever is tried, are left out.
     """
@@ -348,7 +348,7 @@ class Leaders:
         self.first: list[tuple[Allocation, Search, Layout]] = []
 
     def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
-        """Keep a layout if it is one of the smallest."""
+        """Add a layout if the arena is among the smallest."""
         if arena.bound >= self.below:
             return
         self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]

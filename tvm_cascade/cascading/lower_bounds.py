@@ -1,15 +1,15 @@
 """Lower bounds on the bytes of all segments `[i, j)` of an order, computed as tables before any segment is simulated.
 
-live(j) are the bytes of tensors that are produced before position j and needed at j or later; dying(i, j) those of
-tensors that are produced before i and read for the last time inside the segment. A tensor that is produced and read
-only inside has a ring, which holds at least the rows that one step of a reader reads. Outputs can share bytes with
-dying inputs only. So, for every interleaving by rows or pixels,
+live(j) are the bytes of tensors produced before position j and needed at j or later; dying(i, j) the bytes of tensors
+produced before i and read for the last time inside the segment. A tensor produced and read only inside has a ring,
+which holds at least the rows for one step of a reader. Outputs can share bytes with dying inputs only. So, for every
+interleaving by rows or pixels,
 
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch.
 
 In stripes no tensors share bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of
-one output column, plus halo columns where no work is done twice. Searches use these bounds to skip segments and
-interleavings that cannot be part of a better plan; no result depends on them.
+one output column, plus halo columns if no work is done twice. Searches use these bounds to skip segments and
+interleavings that cannot be part of a better plan; no result depends on the bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvm_cascade.graph import ROW, Tile
 
 
 class LowerBounds:
-    """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
+    """Lower bounds on the bytes of an order's segments, as tables indexed [i, j].
 
     `tiles` are the tiles that a step may write, coarse first.
     """

@@ -1,4 +1,4 @@
-"""Plans in several memories: where the blocks of a plan lie once each has a memory and an offset in it."""
+"""Plans in several memories: the place of each block, given by memory and offset."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Price(Protocol):
     """What a plan takes, by its kernels."""
 
     def __call__(self, plan: Plan) -> float | None:
-        """Return the instructions of one inference; None where kernels are unknown."""
+        """Return an inference's instructions; None if kernels are unknown."""
 
     def by_operator(self, plan: Plan) -> Sequence[float] | None:
         """Return them by operator."""
@@ -43,7 +43,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Options of `plan_graph`, and the kernel variants that it may use. Raises `UsageError` for a wrong value."""
+    """Options for `plan_graph`, and the kernel variants allowed. Raises `UsageError` for a wrong value."""
 
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
     max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's

@@ -1,4 +1,4 @@
-"""Lower bounds on the bytes of all segments of an order in one tile, or in stripes: the tables of `lower_bounds`."""
+"""Lower bounds on the bytes of an order's segments in one tile, or in stripes: the tables for `lower_bounds`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INFEASIBLE = 1 << 62  # bytes: the cost of a segment that is impossible or not a
 
 
 class RingBounds:
-    """Lower bounds of the bytes of single rings, by tensor; 0 for a tensor that can have none. They depend on no order."""
+    """Lower bounds on the bytes of single rings, by tensor; 0 for a tensor without a ring. They hold for every order."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
@@ -47,13 +47,13 @@ class RingBounds:
     def in_stripes(self, kept: bool) -> list[int]:
         """Compute the fewest bytes of every tensor in stripes: the columns read by a reader's single output column.
 
-        With `kept`, and a producer that multiplies, the halo is added: the columns of every row that two neighbouring
-        output columns both read. The sum never exceeds all columns a reader reads.
+        With `kept`, and a producer that multiplies, the halo is added: the columns of every row read by two
+        neighbouring output columns. The sum never exceeds all columns a reader reads.
         """
         return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
 
     def _strip(self, tensor: int, ring: int, kept: bool) -> int:
-        """Compute `in_stripes` for one tensor, whose ring in steps of rows takes `ring` bytes."""
+        """Compute `in_stripes` for one tensor, whose ring takes `ring` bytes in steps of rows."""
         tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
         writers = tables.writers(tensor) if ring else ()
         if not writers or writers[0] < 0 or columns == 1:
@@ -75,9 +75,9 @@ class RingBounds:
 
 
 class OrderBounds:
-    """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
+    """Lower bounds on the bytes of an order's segments, as tables indexed [i, j].
 
-    `born` and `last` are, by root, the positions of its birth and of its last use, as `SegmentCosts` has them.
+    `born` and `last` are, by root, the positions of birth and of last use, as in `SegmentCosts`.
     """
 
     def __init__(

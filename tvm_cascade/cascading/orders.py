@@ -1,10 +1,10 @@
 """Choice of the execution order, together with the cuts into segments.
 
-The cost of a segment depends on the set of operators that ran before it and on the set that it runs, not on the order
-within either: steps inside a segment are driven by demand (`simulate`). So a plan is a chain of down-closed sets
-{} = S0 < S1 < ... < Sm = all, and its peak is the largest c(S, T) along it. With few such sets dynamic programming over
-all pairs finds the best chain. With more, or with too many pairs to cost, the planner compares the file's order with orders
-that need little memory without cascading, and its bounds hold for these orders only.
+A segment's cost depends on the set of operators run before and on the set run inside, not on the order within either:
+steps inside a segment are driven by demand (`simulate`). So a plan is a chain of down-closed sets {} = S0 < S1 < ... <
+Sm = all, and the peak is the largest c(S, T) along the chain. With few such sets dynamic programming over all pairs
+finds the best chain. With more, or with too many pairs to cost, the planner compares the file's order with orders that
+need little memory without cascading, and the bounds hold for these orders only.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Offset constraints of a segment: how an output or ring may share memory with an input that dies in the segment.
 
-While the segment runs, the rows of its input die as they are consumed, so its output may be written behind the read
-front. When the output's producer runs step k, the operators upstream have done at least the steps that step k needs;
-the first byte of the input that any of them still reads is the front. The two may share memory if, at every step, the
-end of the output's written bytes (this step included) does not pass the front:
+While the segment runs, the input's rows die as they are consumed, so the output may be written behind the read front.
+When the output's producer runs step k, the operators upstream have done at least the steps needed by step k; the first
+input byte still to be read is the front. Both may share memory if, at every step, the end of the output's written bytes
+(this step included) does not pass the front:
 
     offset(input) - offset(output) >= max over steps of (end of written - front),    steps with a live input only.
 
-A rolling buffer may lie behind the front in the same way, since it is filled after its segment has started to read.
-For the segment's sink the steps upstream are exact; for an output that is also read inside they are a safe lower bound.
-An element-wise operator may overwrite the very elements that its step reads (`in_place`).
+A rolling buffer may lie behind the front in the same way, since the ring is filled after the segment has started to
+read. For the segment's sink the steps upstream are exact; for an output that is also read inside they are a safe lower
+bound. An element-wise operator may overwrite the very elements read in the same step (`in_place`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _shared_with(whole: int, pairs: Iterable[Pair], later: Callable[[int], bool]
 
 
 class Overlaps:
-    """Computes the offset constraints of outputs and rings against dying inputs, for the segments of one graph."""
+    """Computes the offset constraints between outputs or rings and dying inputs, for a graph's segments."""
 
     def __init__(self, tables: AccessTables, in_place: bool) -> None:
         self.tables, self.in_place = tables, in_place
@@ -170,7 +170,7 @@ class Overlaps:
         return self._upstream(maker, reader, cascade.tile, self._plain(cascade))
 
     def _plain(self, cascade: Cascade) -> frozenset[int]:
-        """Return the operators of a segment that do not accumulate there, but would where all of their producers run too."""
+        """Return a segment's operators that do not accumulate there, but would if all their producers ran inside."""
         summing = (o for o in self.tables.summing if o in cascade.inside and o not in cascade.accumulating)
         return frozenset(o for o in summing if self._accumulates(o))
 
@@ -203,7 +203,7 @@ class Overlaps:
 
     @cached_method
     def _walk(self, maker: int, tile: Tile, plain: frozenset[int]) -> tuple[dict[int, Units], list[int]]:
-        """Return the start state of the walk upstream: done steps of the operators met, and a heap of negated open
+        """Return the start state for the walk upstream: done steps of the operators met, and a heap of negated open
         operators.
         """
         count = self.tables.steps(maker, tile, maker not in plain and self._accumulates(maker)).count

@@ -1,8 +1,8 @@
-"""The memory plan as data: segments, their traces, the storage of every tensor. The emitter generates code from it.
+"""The memory plan as data: segments with traces, and every tensor's storage. The emitter generates code from this.
 
-The operators of a segment run interleaved, a tile (such as a row) at a time, in the exact order of the segment's
-`trace`. Between segments only whole tensors are live. Blocks of one segment may share bytes where its output overwrites
-the dead part of an input that dies in it (`memory.OffsetConstraint`).
+A segment's operators run interleaved, a tile (such as a row) at a time, in the exact order of the segment's `trace`.
+Between segments only whole tensors are live. Blocks in a segment may share bytes if the output overwrites the dead part
+of an input that dies there (`memory.OffsetConstraint`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Granularity(Enum):
 class Storage:
     """How a tensor is stored, and for which segments.
 
-    Either all of its rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels, or
-    every row at an address of its own, at which other data lies before the row is made and after it was read for the last time.
+    Possible are all rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels, or
+    separate addresses for all rows, where other data lies before the row is made and after the last read.
     """
 
     tensor: int
@@ -55,22 +55,23 @@ class Storage:
 class Segment:
     """Operators that run interleaved, step by step, between two cuts of the execution order.
 
-    `trace` names the operator of every step, counting k from 0. Step k of an operator writes tile k of its output, in
+    `trace` names the operator of every step, counting k from 0. Step k of an operator writes output tile k, in
     row-major order. With n = `tile.rows` whole rows these are rows [k * n, (k + 1) * n), as far as they exist. With
     `tile.columns` pixels, and n = ceil(columns / tile.columns), they are the pixels from column (k % n) * tile.columns
-    of row k // n, at most to the end of the row. Operators whose column windows are unknown write whole rows even then.
-    Operators without rows (`opaque` ones, or outputs of one row) occur once. Views do not occur.
+    in row k // n, at most to the end of the row. Operators with unknown column windows write whole rows even then.
+    Operators without rows (`opaque` operators, or outputs with one row) occur once. Views do not occur.
 
-    Accumulating: an operator in `accumulating` occurs once for every such tile of its *input*, adds it to its
-    accumulator, and writes its output in its last step.
+    Accumulating: an operator in `accumulating` occurs once for every such tile of the *input*, adds the tile to the
+    accumulator, and writes the output in the last step.
 
-    Streamed: `-1 - t` is the source of graph input t. It asks the caller for the next row and writes it into the ring.
+    Streamed: `-1 - t` is the source of graph input t, which asks the caller for the next row and writes the row into
+    the ring.
 
     In place: an operator in `in_place` runs alone, once, and overwrites its input, which dies.
 
     Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s
-    writes columns `stripes[s][n]` of row k. An accumulating operator adds those columns of input row k; it clears its
-    accumulator in the first step of the first stripe and writes its output in the last step of the last. Streamed
+    writes columns `stripes[s][n]` of row k. An accumulating operator adds these columns of input row k; the accumulator
+    is cleared in the first step of the first stripe, and the output written in the last step of the last. Streamed
     inputs are delivered again for every stripe, and rings carry nothing from one stripe to the next.
 
     Halo: a tensor with h = `Storage.halo_columns` > 0, whose producer writes columns [x0, x1) in this stripe and began
@@ -92,7 +93,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What a plan takes of a memory: addresses `[start, start + bytes)` of the plan."""
+    """A plan's part of a memory: addresses `[start, start + bytes)` of the plan."""
 
     ram: Ram
     start: int
@@ -106,10 +107,10 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A complete memory plan of a graph: segments in execution order, storage of every tensor, addresses of all blocks.
+    """A complete memory plan of a graph: segments in execution order, tensor storage, addresses of all blocks.
 
-    The memories of a machine lie one behind the other in a plan's addresses, each from its `MemoryUse.start` on, with gaps
-    in between. A plan that is in no named memories has one, the arena, from address 0 on: an address is an offset in it.
+    In a plan's addresses a machine's memories follow one another, each from `MemoryUse.start` on, with gaps between. A
+    plan without named memories has a single memory, the arena, from address 0 on: an address is an offset in the arena.
     """
 
     graph: Graph

@@ -1,7 +1,7 @@
-"""`plan_graph`, the planner's entry point: a search, then tiles of several rows, then rows at addresses of their own.
+"""`plan_graph`, the planner's entry point: a search, then tiles of several rows, then separate row addresses.
 
-What plans take decides between them: without a cap at most `PlanOptions.max_time` times what the fastest plan takes, under a
-cap at most `WITHIN_CAP` times what the fastest plan within the cap takes.
+The plans' instructions decide: without a cap at most `PlanOptions.max_time` times the fastest plan's, under a cap at
+most `WITHIN_CAP` times the instructions of the fastest plan within the cap.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _without_cap(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
 
 
 def _bound(graph: Graph, options: PlanOptions) -> int:
-    """Lower bound in bytes on the arenas of all plans that are searched, those with recompute included where it is allowed."""
+    """Compute a lower bound in bytes on the arenas of all searched plans, with recompute if allowed."""
     search = searches(graph, options)[0]
     return search.frontier(exact=True)[0][0] if search.recompute else search.bound
 
@@ -133,7 +133,7 @@ def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
 def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None) -> Plan | InfeasibleError:
     """Return the search's result when a limit struck, or a simple plan if smaller.
 
-    The simple plans are one operator after the other, and steps of whole rows as far as `GRACE` seconds allow.
+    The simple plans run one operator after another, and steps of whole rows as far as `GRACE` seconds allow.
     """
     bound = found.bound if isinstance(found, Plan) else _known_bound(graph, options)
     with monitor().shield():
@@ -170,7 +170,7 @@ def in_time(graph: Graph, options: PlanOptions) -> InTime:
 def in_rings_or_addresses(graph: Graph, options: PlanOptions, plan: Plan) -> Plan:
     """Return the smaller plan with row addresses if there is one that `options.max_time` allows, else `plan`.
 
-    One that is smaller than the plan that the limit refused is looked for first.
+    A plan smaller than the plan refused by the limit is tried first.
     """
     bounds = [plan.peak] if plan.finer is None else [plan.finer[0], plan.peak]
     for below in bounds:
@@ -192,14 +192,14 @@ def _in_time(graph: Graph, options: PlanOptions) -> InTime:
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
-    """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
+    """Run `cascade` for one set of tiles, without the limit `options.max_time`; may raise `SearchStopped`."""
     best = _smallest(structure(graph), options.untimed)
     return within_cap(replace(best, graph=graph), plain_costs(graph, options), options, remedy(options))
 
 
 @cached(maxsize=16)
 def _smallest(graph: Graph, options: PlanOptions) -> Plan:
-    """`_cascade` of a graph's `structure`, also where the plan exceeds the cap; fields that do not affect it have been reset."""
+    """Run `_cascade` on a graph's `structure`, even if the plan exceeds the cap; unrelated options have been reset."""
     best, figures = _of_fewest_live_bytes(graph, replace(options, draft=False))
     if options.draft:
         return best
@@ -230,7 +230,7 @@ def _of_fewest_live_bytes(graph: Graph, options: PlanOptions) -> tuple[Plan, Fig
 def _of_others(
     graph: Graph, options: PlanOptions, tried: Sequence[Search], figures: Figures, best: Plan
 ) -> Iterator[Plan]:
-    """Plans of the orders and steps that do not have the fewest live bytes: their arenas may be smaller than `best`."""
+    """Yield plans for the orders and steps without the fewest live bytes: their arenas may be smaller than `best`."""
     others = [(other, options) for other in tried[1:]]
     if options.granularity == "auto" and best.peak > max(figures.bound, options.sram or 0):
         by_rows = replace(options, granularity="row")

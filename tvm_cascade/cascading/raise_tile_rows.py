@@ -1,11 +1,11 @@
-"""Multi-row tiles: steps of several rows, whose kernels read the weights once for all of them, where the arena has room.
+"""Multi-row tiles: steps of several rows, whose kernels read the weights once for all rows, if the arena has room.
 
-A one-row kernel reads all weights of its layer for every row. Where an operator can compute several rows in one step
-(`KernelFootprints.multi_row`), its segment may use tiles of that many rows, with larger rings. A plan is first made
-in steps of one row; here its segments are split, and then given tiles of more rows, as far as the arena stays within
-the cap, or within the plan's own size where there is no cap. The gain of an operator is estimated (`cores.step_model`):
-weight loads saved, less the cost of looking up row addresses again for every block of channels. Where kernels are known
-(`PlanOptions.price`), segments whose operators take more instructions in these tiles get their steps of one row back.
+A one-row kernel reads all weights of the layer for every row. If an operator can compute several rows in one step
+(`KernelFootprints.multi_row`), the segment may use tiles with so many rows, and larger rings. A plan is first made in
+steps of one row; here the segments are split, and then given higher tiles, as far as the arena stays within the cap, or
+within the plan's own size without a cap. An operator's gain is estimated (`cores.step_model`): weight loads saved, less
+the cost of looking up row addresses again for every block of channels. If kernels are known (`PlanOptions.price`),
+segments whose operators take more instructions in these tiles get steps of one row back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _TiledSegment:
-    """A segment: its operators and the tile of their steps."""
+    """A segment: operators and the tile of their steps."""
 
     ops: tuple[int, ...]
     tile: Tile = ROW
@@ -150,12 +150,12 @@ class _RaiseTileRows:
                 return
 
     def _raise_all(self) -> None:
-        """Raise the tile rows of all segments to those that save most; where not all fit, cheapest segments (bytes) first."""
+        """Raise the tile rows of all segments to save most; if not all fit, cheapest segments (bytes) first."""
         wanted = {k: rows for k, s in enumerate(self.segments) if (rows := self._tile_rows(s))}
         self._raise(sorted(wanted, key=lambda k: (self._cost(self.segments[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _lower_slower(self, before: Plan, price: Price) -> None:
-        """Give segments that take more instructions than in the plan `before` their steps of one row back."""
+        """Give segments that take more instructions than in the plan `before` steps of one row back."""
         if not any(s.tile.rows > 1 for s in self.segments):
             return
         now, then = price.by_operator(self.plan), price.by_operator(before)
@@ -166,7 +166,7 @@ class _RaiseTileRows:
             self._fits([replace(s, tile=ROW) if slower else s for s, slower in zip(self.segments, more, strict=True)])
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
-        """Raise the tile rows of the segments `some` together; where that does not fit, one half and then the other."""
+        """Raise the tile rows of the segments `some` together; if they do not fit, first one half and then the rest."""
         single = wanted[some[0]] if len(some) == 1 else ()
         tried = [{some[0]: rows} for _, rows in single] or [{k: wanted[k][0][1] for k in some}]
         for rows in tried if some else ():

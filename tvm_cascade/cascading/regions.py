@@ -1,13 +1,13 @@
-"""Regions: the sets of operators that may run in one cascade.
+"""Regions: sets of operators that may run in one cascade.
 
-An operator may cascade if it is known which rows of its inputs a row of its output reads: `passes.extract_graph`
-derives these windows from its code, whatever its name. An output of one row needs no window, and a view moves no data.
-All other operators are left out, each with a reason.
+An operator may cascade if the input rows read for an output row are known: `passes.extract_graph` derives these windows
+from the operator's code, whatever the name. An output with one row needs no window, and a view moves no data. All other
+operators are left out, each with a reason.
 
-Regions are merged as in BYOC's MergeCompilerRegions: the producer and a reader of a tensor join one region unless
-another path between them leaves it, which would make two regions wait for each other. Largest tensors go first, so
-that where merges exclude one another the largest tensor may become a ring; then operators that read the same tensor.
-The planner (`search`) never puts operators of different regions into one segment.
+Regions are merged as in BYOC's MergeCompilerRegions: a tensor's producer and reader join one region unless another path
+between leaves the region, which would make two regions wait for each other. Largest tensors go first, so that if merges
+exclude one another the largest tensor may become a ring; then operators that read the same tensor. The planner
+(`search`) never puts operators from different regions into one segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Partition:
-    """The regions of a graph, ordered by their first operator, each a tuple of ascending operators, views included."""
+    """A graph's regions, ordered by the first operator, each a tuple of ascending operators, views included."""
 
     regions: tuple[tuple[int, ...], ...]
     left_out: tuple[LeftOut, ...]
@@ -127,7 +127,7 @@ def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 class _Groups:
-    """A partition of the operators into groups, named by their smallest member, such that no two wait for each other."""
+    """A partition of the operators into groups, named by the smallest member; no two groups wait for each other."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -136,7 +136,7 @@ class _Groups:
         self._free = all(windowed(graph, op) for op in graph.ops)
 
     def merge(self, a: int, b: int) -> bool:
-        """Merge the groups of two operators unless another group must run between them; returns whether it did."""
+        """Merge the groups of two operators unless another group must run between; returns True if merged."""
         one, other = sorted((self.of[a], self.of[b]))
         if one == other or (not self._free and (self._around(one, other) or self._around(other, one))):
             return False

@@ -1,9 +1,9 @@
 """Sizes of rolling buffers (rows or pixels of a tensor that must be stored), without simulating whole segments.
 
-The order in which the rows of a tensor are written and read depends on nothing upstream of its producer, and on nothing
-downstream of the common post-dominator of its readers, since all demand reaches them through that operator. So a ring's
-size is a property of the tensor, computed once for all segments: by a closed form (one producer, one reader), else by
-simulating the operators up to the post-dominator. Where a segment ends before it, the segment itself is simulated.
+The order in which a tensor's rows are written and read depends on nothing upstream of the producer, and on nothing
+downstream of the readers' common post-dominator, since all demand passes through that operator. So a ring's size is a
+property of the tensor, computed once for all segments: by a closed form (one producer, one reader), else by simulating
+the operators up to the post-dominator. If a segment ends before, the segment itself is simulated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plans in which every row has an address of its own (`Storage.row_addresses`), by whole rows and at no extra work.
 
-`RowLives` says when rows are live, and in which cuts the fewest are. Their addresses are an allocation problem like that
-of the arena, with rows as blocks and steps as times. The caller's inputs lie at the top, where their first rows are free
-first, and outputs at the bottom, or the other way round; everything else goes where there is room.
+`RowLives` says when rows are live, and in which cuts the fewest are. Their addresses are an allocation problem like the
+arena's, with rows as blocks and steps as times. The caller's inputs lie at the top, where their first rows are free
+first, and outputs at the bottom, or in reverse; all other data goes into free gaps.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _smallest(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
 
 @dataclass
 class _Scheduled:
-    """One execution order with its cuts: the blocks of its arena by steps, and the plans made of them."""
+    """An execution order with cuts: the arena's blocks by steps, and the plans made from these."""
 
     lives: RowLives
     cuts: tuple[int, ...]
@@ -187,7 +187,7 @@ class _Scheduled:
 
 
 class _Blocks:
-    """The blocks of an arena: a buffer for every row that has an address of its own, one for every other block."""
+    """The blocks of an arena: one buffer per row for tensors with row addresses, one for every other block."""
 
     def __init__(self, scheduled: _Scheduled, segments: tuple[Segment, ...], storages: tuple[Storage, ...]) -> None:
         self.scheduled, self.costs = scheduled, scheduled.lives.costs
@@ -226,7 +226,9 @@ class _Blocks:
         self.scheduled.parts[below][-1] = replace(last, upper=last.upper + 1)
 
     def _first(self, t: int) -> int:
-        """Return the first of the tensors written over one another, up to `t`: its buffers hold the rows of all."""
+        """Return the first of the tensors written over one another, up to `t`: this tensor's buffers hold the rows of
+        all.
+        """
         while t in self.over:
             t = self.over[t]
         return t

@@ -1,11 +1,11 @@
-"""When the rows of every tensor are live: what a plan needs in which every row has an address of its own.
+"""When the rows of every tensor are live: the memory needed by a plan with separate row addresses.
 
-A ring is as large as its tensor ever gets, for the whole of its segment. Of cascaded operators few hold their most rows at once:
-a row is there from the step that makes it until the last step that reads it, and where each row may lie anywhere, the
-memory of a dead one serves any other. `RowLives` counts the bytes that are then live while a segment runs by whole rows,
-and finds the cuts of an order for which they are fewest.
+A ring has the tensor's largest size for the whole segment. Few cascaded operators hold their most rows at once: a row
+is there from the step that makes the row until the last step that reads it, and if each row may lie anywhere, a dead
+row's memory serves any other row. `RowLives` counts the bytes live while a segment runs by whole rows, and finds the
+order's cuts with the fewest.
 
-An element-wise step writes its row over the row that it reads, if that dies with it.
+An element-wise step writes over the input row, if that row dies in the step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNREACHED = 1 << 60  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """The steps, of its segment, in which parts of a tensor are live: rows, or the one block that it is stored in.
+    """The steps, within the segment, in which parts of a tensor are live: rows, or the tensor's single block.
 
     Part p lives in steps `[lower[p], upper[p])`. What was there before begins at 0, what is needed later ends behind the
     last step.
@@ -42,10 +42,10 @@ class Lives:
 
 
 class RowLives:
-    """Lives of rows in all segments [i, j) of one execution order; `costs` must not let blocks overlap by offset constraints.
+    """Lives of rows in all segments [i, j) of an order; `costs` must not let blocks overlap by offset constraints.
 
-    `overlap`: tensors that a segment reads die, and those that it leaves behind come to be, row by row; without, these are
-    whole while it needs them, and only what it makes and reads itself is there by rows.
+    `overlap`: tensors read by a segment die row by row, and tensors left behind appear row by row; without, both are
+    whole while needed, and only tensors made and read inside are there by rows.
     """
 
     def __init__(self, costs: SegmentCosts, overlap: bool = True) -> None:
@@ -186,7 +186,7 @@ class RowLives:
         return most, dying if len(cascade.sinks) == 1 and asked <= set(cascade.sinks) else 0
 
     def smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
-        """Cut positions of fewest live bytes, and these bytes; None where they are not fewer than `below`."""
+        """Return the cut positions with the fewest live bytes, and these bytes; None unless fewer than `below`."""
         costs, limit = self.costs, monitor()
         n = len(costs.order)
         across = [sum(self.tables.tensor_bytes[t] for t in costs.across[i]) for i in range(n + 1)]

@@ -1,9 +1,9 @@
-"""Scratch of steps of some pixels that find the kernel rows of their windows by row tables.
+"""Scratch for pixel steps that find the kernel rows of a window by row tables.
 
-In a ring of P pixels, pixel p of the row-major tensor is in slot p mod P. The part of a kernel row that a step reads is one run
-of pixels; it wraps around the ring's end where fewer slots follow its first than it has pixels. At most one run of a step
-does, as the ring is larger than the window, and that one is copied behind the table. So a table takes 4 bytes for each
-kernel row, and room for the longest run that wraps: none in a tensor that is whole, nor in a ring of whole rows.
+In a ring of P pixels, pixel p of the row-major tensor is in slot p mod P. A step reads one run of pixels from a kernel
+row; the run wraps around the ring's end if too few slots follow the first pixel. At most one run of a step does, as the
+ring is larger than the window, and that run is copied behind the table. So a table takes 4 bytes for each kernel row,
+and room for the longest run that wraps: none in a whole tensor, nor in a ring of whole rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.graph import Graph, Op, Window
 
 
 class OperatorScratch:
-    """Bytes of every operator's scratch; those that depend on the rings of its inputs are worked out once for each size.
+    """Bytes of every operator's scratch; scratch that depends on the inputs' rings is computed once for each size.
 
     That of channel tiling in stripes is not counted: `Stripes.scratch`.
     """

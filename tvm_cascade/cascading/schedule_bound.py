@@ -1,20 +1,20 @@
-"""A lower bound on the arena of every schedule that makes each pixel once, whatever its order, cuts, rings and addresses.
+"""A lower bound on the arena of every schedule that makes each pixel once, in any order, cuts, rings and addresses.
 
-It is that of a pebble game. A schedule makes the pixels of every tensor, one after the other; a pixel can be made when those
-that its windows cover exist, it takes its bytes until its last reader is made, and is never made again. An operator whose
-windows are not known makes its output at once. Kernels that sum up their input as it comes leave no pixels behind, and cost
-nothing here, as counters, scratch and alignment do not. The arena of a plan holds all live pixels at any time, so that no
-plan at 1.00x is smaller than the bound, by rows, by pixels or in stripes, and no better search can change that.
+The bound is a pebble game's. A schedule makes every tensor's pixels in turn; a pixel can be made when the pixels in the
+windows exist, takes memory until the last reader is made, and is never made again. An operator with unknown windows
+makes the output at once. Kernels that sum their input on arrival leave no pixels behind, and cost nothing here; nor do
+counters, scratch and alignment. A plan's arena holds all live pixels at any time, so that no plan at 1.00x is smaller
+than the bound, by rows, by pixels or in stripes, and no better search can change that.
 
-A schedule passes through every count m = 0, 1, ... of pixels of each tensor. Let n[t] be the number of pixels of tensor t
-that are made at such a time. With the reader r of t, the last in the file's order, `boundaries` says for every set of
+A schedule passes through every count m = 0, 1, ... of pixels of each tensor. Let n[t] be the number of made pixels of
+tensor t at such a time. With the reader r of t, the last in the file's order, `boundaries` says for every set of
 pixels: n[t] >= needed(n[r]), and at least max(n[t] - completed(n[r]), between(n[r])) pixels of t are alive. These
 relations form a tree, from inputs to outputs, so that the least sum of live bytes with n[t] = m is found exactly, for
-all t and m together, by passing the least sums of subtrees up and down. The bound is the largest of them; every other
-relation only makes it larger. Before pixel m of t is made, the pixels that it reads are alive too.
+all t and m together, by passing the least sums of subtrees up and down. The bound is the largest sum; every further
+relation only makes the bound larger. Before pixel m of t is made, the pixels to read are alive too.
 
-Where a tensor has several readers, r needs no less of it than through the others, which are needed by r themselves: a
-residual must be held until its branch has caught up.
+If a tensor has several readers, r needs at least as much of the tensor as the earlier readers, which r itself needs: a
+residual must be held until the branch has caught up.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class _Pebbles:
         return np.maximum(together, np.minimum.accumulate(others + size * alive)[allowed])
 
     def _beside(self, maker: _Node) -> dict[int, _Bytes]:
-        """Compute, for each child of a node, the least bytes of the other children, by count of the node."""
+        """Compute, for each child of a node, the other children's least bytes, by count of the node."""
         own = [self._least(t) for t in maker.children]
         none = np.zeros(maker.pixels + 1)
         before, after = [none, *accumulate(own)], [none, *accumulate(reversed(own))][::-1]

@@ -1,4 +1,4 @@
-"""`bounds`: proven lower bounds of what the planner searches, by rings of rows and by rings of pixels."""
+"""`bounds`: proven lower bounds on the planner's results, for row rings and for pixel rings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULTS = PlanOptions()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds in bytes on the arena of plans without recompute, for rings of rows and for rings of pixels."""
+    """Lower bounds in bytes on the arena of plans without recompute, for row rings and for pixel rings."""
 
     rows: int
     pixels: int  # single pixels, where columns are known

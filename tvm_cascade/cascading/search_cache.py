@@ -1,4 +1,4 @@
-"""Searches and costs of the graphs that were planned last, kept for further plans of the same graphs."""
+"""Searches and costs for the graphs planned last, kept for further plans on the same graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LARGE = 300  # operators of a graph whose searches are too large to be kept bes
 def searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """Return a `Search` for each execution order tried, the smallest bound first.
 
-    The graph of the searches, and of all plans made from them, is the graph's `structure`.
+    The searches' graph, and the graph of all plans made from them, is the graph's `structure`.
     """
     plain = structure(graph)
     if len(plain.ops) > _LARGE:
@@ -63,7 +63,7 @@ def least_memory_order(graph: Graph, in_place: bool) -> tuple[int, ...]:
 
 @cached(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """`searches`, cached; fields of the options that do not affect it have been reset."""
+    """Return `searches`, cached; unrelated options have been reset."""
     known = plain_costs(graph, options)
     tables, at_once = known.tables, replace(options, max_macs=1.0)
     if options != at_once and not tables.streamed:

@@ -1,11 +1,11 @@
-"""Structures of segments: equal numbers for segments that differ in nothing that their costs depend on.
+"""Structures of segments: equal numbers for segments with equal costs.
 
-Networks repeat cells, and equivalent networks differ in few operators. So the memory that a segment needs for itself is
-worked out once for all segments of one structure, of whatever order and graph: `by_structure`.
+Networks repeat cells, and equivalent networks differ in few operators. So a segment's own memory is computed once for
+all segments with equal structure, in any order and graph: `by_structure`.
 
-The structure of one position of an order is its operator, and every tensor that it reads or writes: shape and type, its
-root, and how many positions before or after this one the root is written and read. The structure of a segment is the
-sequence of those of its positions. Lives are part of them, so that dying inputs and tensors that are needed later are too;
+The structure of a position in an order is the operator, and every tensor read or written: shape and type, the root, and
+how many positions before or after this position the root is written and read. The structure of a segment is the
+sequence of the positions' structures. Lives are included, so that dying inputs and tensors needed later are too;
 tensors that only pass by are not.
 """
 
@@ -32,7 +32,7 @@ _results: dict[object, Any] = {}  # by method, structure and further arguments
 
 
 class SegmentStructures:
-    """The numbers of the segments [i, j) of one execution order; `options` is all else that costs depend on."""
+    """The numbers of an order's segments [i, j); `options` is everything else costs depend on."""
 
     def __init__(
         self,

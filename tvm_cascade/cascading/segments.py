@@ -1,4 +1,4 @@
-"""Memory cost of a segment: the bytes that are live while it runs.
+"""Memory cost of a segment: the bytes live during the run.
 
 For positions `[i, j)` of an execution order: tensors produced before and still needed, whole; tensors produced inside
 and needed later, whole; rings of tensors that live only inside; the driver's counters; accumulators; the largest
@@ -41,9 +41,9 @@ def aligned(size: int, unit: int) -> int:
 
 
 class SegmentCosts:
-    """Costs of all segments [i, j) of one execution order; i and j are positions in it.
+    """Costs of an order's segments [i, j); i and j are positions in the order.
 
-    `like` holds the costs of another order of the same graph; tables that do not depend on the order are shared with it.
+    `like` holds the costs of another order of the same graph; tables independent of the order are shared.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Simulation of demand-driven execution: the trace of a segment, and the exact sizes of its rolling buffers.
+"""Simulation of demand-driven execution: a segment's trace, and the exact sizes of rolling buffers.
 
-Each sink runs its next step; before a step of an operator its producers run until the rows that it reads exist (of
-several the one with the highest index first). So no tile is computed before it is needed, and none twice. The ring of a
-tensor holds the most units (rows or pixels) between the oldest one still to be read and the newest one written; with
-one unit less a live one would be overwritten. (For a chain of 3x3 convolutions that is 3 rows each, where a static
-stage-by-stage schedule needs 8, 7, 6, ...)
+Each sink runs the next step; before a step the operator's producers run until the rows to read exist (the producer with
+the highest index first). So no tile is computed before it is needed, and none twice. A tensor's ring holds the most
+units (rows or pixels) between the oldest unit still to be read and the newest written; with one unit less a live unit
+would be overwritten. (For a chain of 3x3 convolutions that is 3 rows each; a static stage-by-stage schedule needs 8, 7,
+6, ...)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""States of a plan at one end of their memory, so that a bundle of networks shares the rest of it.
+"""A plan's states at one end of the memory, so that a bundle of networks shares the rest.
 
-A state is live from the first step to the last, so every other block lies wholly below or wholly above it. Taking the states
-out, closing the gaps and adding them at one end changes no overlap of the others. A driver takes a pointer for every `Area`: for
-the states of a memory one, and for its other blocks one. Where several networks share an arena, each has an array of its own for
-its states, and only the other areas are shared.
+A state is live from the first step to the last, so every other block lies wholly below or wholly above. Taking the
+states out, closing the gaps and adding the states at one end changes no other overlap. A driver takes a pointer for
+every `Area`: one for a memory's states, and one for all other blocks. If several networks share an arena, each has a
+separate array for states, and only the other areas are shared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_cascade.graph import ITEM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Addresses `[start, start + bytes)` of a plan that a driver reaches from one pointer."""
+    """Addresses `[start, start + bytes)` of a plan, reached by a driver from one pointer."""
 
     label: str  # name of the driver's pointer
     start: int
@@ -33,15 +33,15 @@ class Area:
 
 
 def areas(plan: Plan) -> tuple[Area, ...]:
-    """Return the areas of a plan by ascending address: each memory, cut in two where its states lie at one end.
+    """Return the areas of a plan by ascending address: each memory, cut in two if the states lie at one end.
 
-    A memory whose states lie among other blocks is one area, which is kept as a whole.
+    A memory with states among other blocks is a single area, kept as a whole.
     """
     return tuple(area for use in plan.memories for area in _areas_of(plan, use))
 
 
 def area_at(found: Sequence[Area], address: int) -> Area:
-    """Return the area that an address lies in; what follows the end of one belongs to it, up to the next."""
+    """Return the area that holds an address; the gap behind an area belongs to that area."""
     return next((area for area in reversed(found) if area.start <= address), found[0])
 
 
@@ -65,7 +65,7 @@ def _areas_of(plan: Plan, use: MemoryUse) -> Iterator[Area]:
 
 
 def states_at_one_end(plan: Plan, alignment: int) -> Plan:
-    """Return `plan` with the states of each memory at its end, or at its start where that takes fewer bytes."""
+    """Return `plan` with each memory's states at the end, or at the start if that takes fewer bytes."""
     unit = max((alignment, *(ITEM_BYTES[t.dtype] for t in plan.graph.tensors)))
     for use in plan.memories:
         plan = _moved(plan, use, unit)
@@ -112,7 +112,7 @@ def _areas_of_kinds(plan: Plan, use: MemoryUse) -> set[bool]:
 
 
 def _with_addresses(plan: Plan, use: MemoryUse, moved: Callable[[int], int]) -> Plan:
-    """Return `plan` with each address as `moved` says, and with the bytes of `use` for the memory of its start."""
+    """Return `plan` with each address mapped by `moved`, and with the bytes in `use` for the memory at each start."""
     storages = tuple(replace(s, row_addresses=tuple(map(moved, s.row_addresses))) for s in plan.storages)
     placed = tuple(use if own.start == use.start else own for own in plan.placed)
     peak = placed[-1].end if placed else use.end

@@ -1,7 +1,7 @@
-"""The arena of a network whose inputs come row by row, by one quick search: what `stream_input` gives at least.
+"""The arena of a network whose inputs come row by row, by one quick search: an upper bound for `stream_input`.
 
-Plans by whole rows, in the file's order: in rings, of the first layouts by the allocator's heuristics, and where these are no
-smaller in rows at addresses of their own. A plan with `stream_input` is the best of these and of more.
+The plans run by whole rows, in the file's order: in rings, from the first layouts by the allocator's heuristics, and if
+rings are no smaller, with separate row addresses. A plan with `stream_input` is the best among these and more plans.
 """
 
 from __future__ import annotations

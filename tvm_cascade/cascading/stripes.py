@@ -1,17 +1,17 @@
 """Striped execution: a segment runs once for every vertical stripe of its last map, with halo columns stored or recomputed.
 
-Full rows make wide rings. A segment may instead compute columns [x0, x1) of all rows of its sink, then the next stripe.
+Full rows make wide rings. A segment may instead compute columns [x0, x1) in all rows of the sink, then the next stripe.
 Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator computes the
-columns that the stripe needs. Columns that two neighbouring stripes both need (*halo columns*) are either recomputed,
-together with the columns upstream that this takes, or stored: those of every row lie in a block of their own from one
-stripe to the next. (Patch-based inference recomputes along both axes: MCUNetV2, msf-CNN. Accelerators store the overlap
-along one axis: DeFiNES, "H-cached, V-recompute".) With the halos of all tensors stored nothing is recomputed.
+columns needed by the stripe. Columns needed by two neighbouring stripes (*halo columns*) are either recomputed,
+together with the columns upstream, or stored: all rows' halo columns lie in a separate block from one stripe to the
+next. (Patch-based inference recomputes along both axes: MCUNetV2, msf-CNN. Accelerators store the overlap along one
+axis: DeFiNES, "H-cached, V-recompute".) With all halos stored nothing is recomputed.
 
 A form is a stripe width and a number k: the k tensors with the fewest bytes a column store their halo. Narrow tensors
-between wide ones cost least to store and stop the overlap from growing upstream, so no other choice of tensors is tried.
+between wide ones cost least to store and stop the overlap from growing upstream, so no other choice is tried.
 
-A striped segment has one sink: an operator whose column windows are known, or one that sums up its input, whose
-stripes are then those of the input. A streamed input is delivered in full rows, again for every stripe.
+A striped segment has one sink: an operator with known column windows, or an operator that sums the input; the stripes
+are then the input's. A streamed input is delivered in full rows, again for every stripe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 @dataclass(frozen=True, slots=True)
 class Stripes:
-    """A segment in stripes of one width, with one choice of the tensors that store their halo."""
+    """A segment in stripes of one width, with one choice of halo tensors."""
 
     ranges: tuple[dict[int, Range], ...]  # by stripe: for each operator the columns that it computes (or sums up)
     widths: dict[int, int]  # by inner tensor: columns in a row of its ring
@@ -89,7 +89,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Striped:
-    """Costs of a segment in stripes of one width and number of halo tensors."""
+    """Costs of a segment in stripes, for one width and number of halo tensors."""
 
     interleaving: Interleaving
     bytes: int  # live bytes, every block rounded up to the alignment
@@ -103,7 +103,7 @@ class Striped:
 
 
 class Striper:
-    """Computes column ranges, ring widths, halos and work of striped segments of one graph."""
+    """Computes column ranges, ring widths, halos and work of a graph's striped segments."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
@@ -255,7 +255,7 @@ class Striper:
 
 
 class _Layout:
-    """Tables by stripe hold the stripes of all widths, those of one width after those of another.
+    """Tables by stripe hold the stripes of all widths, width after width.
 
     `starts` are the first stripes of each width, `count` is the number of all.
     """
@@ -285,7 +285,7 @@ class _Layout:
 
 
 def widths_of(columns: int) -> tuple[int, ...]:
-    """Stripe widths that are tried, wide first: those of 2 to 8 stripes, and of some larger numbers."""
+    """Return the stripe widths to try, wide first: for 2 to 8 stripes, and for some larger numbers."""
     counts = (*range(2, 9), 10, 12, 14, 16, 18, 24, 28, 36, 56, columns)
     return tuple(sorted({-(-columns // n) for n in counts if n <= columns}, reverse=True))
 

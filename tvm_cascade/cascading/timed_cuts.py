@@ -1,10 +1,10 @@
 """Cuts, tile heights and memories of fewest cycles: dynamic programming over the cut positions of an execution order.
 
-The state of a cut is the memory of every tensor that is live across it. A segment adds the cycles of its operators and, for
-every byte that they access, those of the memory that it lies in (`Price`). Two things are relaxed: a memory has to hold
-live bytes, not a layout of them, and where a segment has many blocks of its own they may lie in several memories in parts,
-filled in by accessed bytes per byte, most first, which is the optimum of that relaxation. So the least total is a lower
-bound of all plans with these forms of segments; the layouts of the least totals are those worth placing (`memory.pools`).
+The state of a cut is the memory of every tensor live across the cut. A segment adds the operators' cycles and, for
+every accessed byte, the cycles of the byte's memory (`Price`). Two things are relaxed: a memory has to hold live bytes,
+not a layout, and a segment's many inner blocks may be split between memories, filled in by accessed bytes per byte,
+most first, which is the optimum under that relaxation. So the least total is a lower bound on all plans with these
+segment forms; the layouts with the least totals are worth placing (`memory.pools`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Asked = tuple[int, int, Interleaving]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a segment takes: cycles of its arithmetic, and bytes that it reads and writes by block."""
+    """The price of a segment: cycles of the arithmetic, and bytes read and written by block."""
 
     cycles: float
     accessed: dict[str, float]  # "tensor 3" by root; "state", "scratch", "accumulator 5" of the segment
@@ -48,7 +48,9 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class TimedLayouts:
-    """Layouts of fewest cycles, those with the memories that hold live bytes alone, and a bound of every plan searched."""
+    """Layouts with the fewest cycles, their cycles in memories that hold just live bytes, and a bound on every plan
+    searched.
+    """
 
     layouts: tuple[Layout, ...]
     cycles: tuple[float, ...]  # by layout: no placement of it takes fewer
@@ -56,7 +58,7 @@ class TimedLayouts:
 
 
 def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
-    """Return the paths of fewest cycles; of paths with nearly equal cycles just one."""
+    """Return the paths with the fewest cycles; among nearly equal paths a single path."""
     kept: dict[int, float] = {}
     for path, cycles in sorted((*known.items(), *more.items()), key=lambda e: (e[1], e[0])):
         if path not in kept and all(cycles - c > _ALIKE * cycles for c in kept.values()):
@@ -67,7 +69,7 @@ def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, 
 
 
 class _Paths:
-    """Segments that follow one another from the first cut on, by number; 0 is the path of none."""
+    """Segments that follow one another from the first cut on, by number; 0 is the empty path."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, Form | None]] = [(0, None)]

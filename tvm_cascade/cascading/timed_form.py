@@ -1,4 +1,4 @@
-"""`Form`: a segment of a plan in several memories as `timed_cuts` sees it: its blocks as bytes and bytes accessed."""
+"""`Form`: a segment of a plan in several memories, for `timed_cuts`: blocks as bytes and bytes accessed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ordered(blocks: Iterable[Block]) -> list[Block]:
 def most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, int]]) -> dict[int, int]:
     """Compute, by tensor before a segment (`sizes`), the most bytes blocks share with that tensor.
 
-    `pairs` are that tensor, the bytes of a block that may share, and the length of the tensor's start that holds these.
+    `pairs` are this tensor, the bytes of a block that may share, and the length of the tensor's start that holds these.
     """
     shares = dict[int, list[tuple[int, int]]]()
     for r, n, end in pairs:

@@ -1,7 +1,7 @@
-"""What plans take: the one price by which limits on time, frontiers and suggestions compare them.
+"""The price of plans, by which limits on time, frontiers and suggestions compare them.
 
-The price is what `plan` prints: instructions counted in the code of the plan's kernels (`PlanOptions.price`). Graphs
-without kernels are priced by the model of steps, `instruction_factor`.
+`plan` prints this price: instructions counted in the code of the plan's kernels (`PlanOptions.price`). Graphs without
+kernels are priced by the step model, `instruction_factor`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Columns of a tensor that nobody reads, such as every other one before a 1x1 convolution of stride 2.
+"""Columns of a tensor nobody reads, such as every second column before a 1x1 convolution with stride 2.
 
-Stripes make of each tensor what their readers need, so plans in stripes leave such columns out. Where that saves more than
-columns made twice cost, a plan does less work than the network: it is within `max_macs` of 1.0, and found by the search that
-lets stripes make columns twice, with no work to spend.
+Stripes make only the columns needed by readers, so plans in stripes leave unread columns out. If that saves more than
+columns made twice cost, a plan does less work than the network: the plan is within `max_macs` of 1.0, and found by the
+search that lets stripes make columns twice, with no work to spend.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 It shares no code with the planner.
 
-Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step checks the
-tags of the rows or pixels in its windows, then writes its own tags, which must not overwrite the data that it reads.
-Graph inputs are written at the start or by their source, graph outputs must be intact at the end. Counters,
-accumulators and scratch are tagged too, so that they cannot overlap with live data.
+Every arena byte carries a tag that names the tensor and byte written there last. A step checks the tags of the rows or
+pixels in the windows, then writes new tags, which must not overwrite data to be read. Graph inputs are written at the
+start or by the source, graph outputs must be intact at the end. Counters, accumulators and scratch are tagged too, so
+that they cannot overlap with live data.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Replay:
 
 
 def validate(plan: Plan, alignment: int = 4) -> Replay:
-    """Raise `ValidationError` unless `plan` computes its graph within its arena; return what was counted.
+    """Raise `ValidationError` unless `plan` computes the graph within the arena; return the counts.
 
     Checked: the plan's parts (`validate_structure`); traces complete and in order; the rows of every window are in
-    memory; no step overwrites data that it uses; lifetimes; the peak; the multiply-accumulates.
+    memory; no step overwrites data still in use; lifetimes; the peak; the multiply-accumulates.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
 
 
 def _run(memory: Memory, s: int, segment: Segment) -> int:
-    """Replay one segment; returns the multiply-accumulates that it executes."""
+    """Replay one segment; returns the multiply-accumulates executed."""
     plan = memory.plan
     counts = Counter(segment.trace)
     for o in segment.ops:
@@ -120,7 +120,7 @@ def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
 
 
 def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
-    """Copy the halo columns of the row of a step from their block into the ring, or with `back` from the ring to the block."""
+    """Copy the halo columns of a step's row from their block into the ring, or with `back` from the ring to the block."""
     if step.columns is None or step.task.accumulating:
         return
     for t in step.task.op.outputs:
@@ -165,7 +165,7 @@ def _taps(window: Window, columns: range, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """An operator in its segment: what is the same for all of its steps."""
+    """An operator in a segment: the facts shared by all steps."""
 
     s: int  # segment
     segment: Segment
@@ -310,7 +310,7 @@ def _check_in_place(op: Op, reads: list[tuple[int, Bytes]], written: list[Bytes]
 def _check_clobbering(
     op: Op, k: int, reads: list[tuple[int, Bytes]], written: list[Bytes], marks: NDArray[np.bool_]
 ) -> None:
-    """Raise `ValidationError` where outputs overlap one another, or an input that they may not overwrite element-wise.
+    """Raise `ValidationError` if outputs overlap one another, or an input without element-wise overwriting.
 
     `marks` has an element for every byte of the arena, False before and after.
     """

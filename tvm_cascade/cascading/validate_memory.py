@@ -1,6 +1,6 @@
-"""The simulated arena of `validate`: every byte carries a tag that says which byte of which tensor was written there last.
+"""The simulated arena for `validate`: every byte carries a tag naming the tensor and byte written there last.
 
-What is stored is the tag less the byte's address: bytes of a tensor that lie one behind the other all store the same number.
+Stored is the tag less the byte's address: consecutive bytes of a tensor all store the same number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORKING = -(1 << 61)
 
 
 class Area(NamedTuple):
-    """Rows [y0, y1) of a tensor, and of these columns [x0, x1); all columns where `x1` is None."""
+    """Rows [y0, y1) of a tensor, limited to columns [x0, x1); all columns if `x1` is None."""
 
     tensor: int
     y0: int
@@ -33,7 +33,7 @@ class Area(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """Bytes of the arena in some order, and what is stored in them when they hold what they should."""
+    """Arena bytes in some order, and the values stored if the content is right."""
 
     where: slice | Indices  # their addresses, ascending one by one where it is a slice
     shift: int | Indices  # tag less address: of all, or byte by byte
@@ -114,14 +114,16 @@ class Memory:
         return _Layout(place, tag, tensor.columns, unit, storage.pitch or unit, slots, fine)
 
     def write(self, there: Bytes, what: str, *of: object) -> None:
-        """Write bytes, which are called `what.format(*of)`. Raises `ValidationError` for an address outside of the arena."""
+        """Write bytes, called `what.format(*of)` in messages. Raises `ValidationError` for an address outside the
+        arena.
+        """
         if there.low < 0 or there.high > len(self.shifts):
             raise ValidationError(f"{what.format(*of)} is written outside of the arena of {len(self.shifts)} bytes")
         self.high = max(self.high, there.high)
         self.shifts[there.where] = there.shift
 
     def check(self, there: Bytes, what: str, *of: object) -> None:
-        """Raise `ValidationError`, with `what.format(*of)`, unless the bytes hold what they should."""
+        """Raise `ValidationError`, with `what.format(*of)`, unless the bytes hold the right content."""
         inside = there.low >= 0 and there.high <= len(self.shifts)
         if not inside or np.count_nonzero(self.shifts[there.where] != there.shift):
             raise ValidationError(f"{what.format(*of)} is not in memory any more, or not yet")

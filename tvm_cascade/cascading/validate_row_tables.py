@@ -1,4 +1,4 @@
-"""Row tables of steps of some pixels, for `validate`: the scratch that they take, and what they reach from one pointer."""
+"""Row tables for pixel steps, for `validate`: the scratch needed, and the bytes reached from one pointer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Are
     """Count the bytes of row tables, and of copied kernel rows, for a step of segment s that computes some pixels.
 
     `reads` are the areas read by the step, as (position in the inputs, area), one for each tap along the rows. Raises
-    `ValidationError` if two of them would be copied, or one from another memory than the scratch's.
+    `ValidationError` if two areas would be copied, or an area outside the scratch's memory.
     """
     total = 0
     for k, table in enumerate(op.kernels.row_tables):

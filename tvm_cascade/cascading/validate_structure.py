@@ -1,7 +1,7 @@
 """Consistency checks of a plan's data against its graph, made before the plan is replayed (`validate`).
 
-A replay only sees reads and writes of steps. It would not notice that a view lies at the wrong offset of its owner,
-that two blocks have one name, or that a segment has no room for its step counters.
+A replay only sees the steps' reads and writes: a view at the wrong offset, two blocks with one name, or a segment
+without room for step counters would go unnoticed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_structure(plan: Plan, alignment: int) -> None:
 
 
 def _check_planes(plan: Plan, t: int) -> None:
-    """Check that no kernel reads a streamed input of several planes as a whole, since it is stored row by row."""
+    """Check that no kernel reads a streamed input with several planes as a whole, since rows are stored one by one."""
     tensor, graph = plan.graph.tensors[t], plan.graph
     if prod(tensor.shape[: tensor.row_axis]) == 1:
         return
@@ -70,7 +70,7 @@ def _check_names(plan: Plan, alignment: int) -> None:
 
 
 def _check_memories(plan: Plan, alignment: int) -> None:
-    """Check that memories do not overlap and keep their capacities, and that every block lies inside of one."""
+    """Check that memories do not overlap and keep their capacities, and that every block lies inside a memory."""
     end = 0
     for use in plan.memories:
         name, most = use.ram.name or "the arena", use.ram.capacity
@@ -130,7 +130,7 @@ def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
-    """Check that a storage has at least one row or pixel, and the bytes that its rows or pixels need."""
+    """Check that a storage has at least one row or pixel, and enough bytes for the rows or pixels."""
     tensor = plan.graph.tensors[storage.tensor]
     if tensor.bytes and (storage.height < 1 or (storage.granularity is Granularity.PIXEL and storage.pixels < 1)):
         raise ValidationError(f"nothing is held of tensor {tensor.name}")
@@ -166,7 +166,7 @@ def _owners(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
-    """Check that a view or part has the offset that the graph says, and the rows, pixels and bytes that its root implies."""
+    """Check a view or part against the graph's offset, and against the rows, pixels and bytes of the root."""
     tensor, owner, whole = plan.graph.tensors[storage.tensor], plan.storages[root], plan.graph.tensors[root]
     place = (root, offset) if root != storage.tensor else (None, 0)
     if (storage.root, storage.byte_offset) != place:
@@ -184,7 +184,7 @@ def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
 
 
 def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
-    """Check that a segment has blocks for its counters, scratch and accumulators, and that its fields are consistent."""
+    """Check that a segment has blocks for counters, scratch and accumulators, and consistent fields."""
     graph, steps = plan.graph, Counter(segment.trace)
     width, rest = divmod(segment.state_bytes, max(len(steps), 1))
     if len(steps) > 1 and (rest or width not in (1, 2, 4) or max(steps.values()) > 256**width):
@@ -222,7 +222,9 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
 
 
 def _check_columns(plan: Plan, segment: Segment, op: Op, ranges: list[tuple[int, int]]) -> None:
-    """Check that an operator's stripes stay within its map, and that an accumulating one adds every input column once."""
+    """Check that an operator's stripes stay within the map, and that accumulating operators add every input column
+    once.
+    """
     if op.view:
         return
     sums = op.index in segment.accumulating

@@ -13,7 +13,7 @@ from tvm_cascade.tensor_spec import unique_names
 
 
 class TurnedReference:
-    """A reference that turns roundings of an ONNX or torch network at random, or leaves them alone."""
+    """A reference that changes roundings in an ONNX or torch network at random, or leaves them alone."""
 
     by, note = "", ""
 

@@ -1,8 +1,8 @@
 """Cortex-M85: Armv8.1-M with vectors as Cortex-M55, and pointer authentication, which nothing here uses.
 
 LLVM schedules for the core itself. GCC gets -mcpu=cortex-m55, because Debian's GCC 12 does not know cortex-m85; the
-instructions are the same. No emulator has the core: its step model and kernel counts are those of Cortex-M55, and its code
-is run on the emulated Cortex-M55.
+instructions are the same. No emulator has the core: step model and kernel counts are taken from Cortex-M55, and code
+runs on the emulated Cortex-M55.
 """
 
 from __future__ import annotations

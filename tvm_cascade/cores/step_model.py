@@ -1,7 +1,7 @@
 """Instruction-count model for steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
 
-The model needs no kernels, so a search can ask it about every plan. The reported cost of a plan is counted in its
-kernels (`schedules.tuning.plan_cost`).
+The model needs no kernels, so a search can ask about every plan. A plan's reported cost is counted in the kernels
+(`schedules.tuning.plan_cost`).
 
 The source of each rate (counts are of images or layers in the emulator):
 multiply-accumulates (`dense`, `depthwise`): fitted to four networks, layer by layer, on Cortex-M3, -M4 and -M55

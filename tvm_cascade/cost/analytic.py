@@ -1,8 +1,8 @@
 """Analytic latency model for operators and stages, from a `Device` description: a roofline with occupancy and
 contention.
 
-Symbols, per operator: C and M are the milliseconds its arithmetic and its traffic would take on the whole device; u is
-the part of the device its threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
+Symbols, per operator: C and M are the milliseconds of arithmetic and traffic on the whole device; u is the part of the
+device the operator's threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
 
 * alone: `launch + t`, with `t = max(C, M) / u`. A kernel with few threads leaves the rest of the device idle,
   which IOS (section 1) sets out to use.
@@ -45,8 +45,8 @@ class AnalyticCost:
 
     On a `tiled` device, the time of a product follows from its tiles (`cost.tiles`).
 
-    `measured`: milliseconds of kernels measured alone, launch included. They replace the estimates. Unmeasured kernels
-    of the same kind are scaled by the median ratio of measured to expected time (by tiles for products, else by
+    `measured`: milliseconds of kernels measured alone, launch included, which replace the estimates. Unmeasured kernels
+    of the same kind are scaled by the median ratio between measured and expected time (by tiles for products, else by
     roofline). The fluid model stays unchanged, so unmeasured stages can be priced.
     """
 

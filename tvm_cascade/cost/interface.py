@@ -1,7 +1,7 @@
 """The interface of latency cost models (`CostModel`), and their input, operator features (`OpFeatures`).
 
 A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run in turn (IOS,
-section 3). An operator alone is a stage with a single group and operator. Costs are milliseconds.
+section 3). A single operator is a stage with one group. Costs are milliseconds.
 
 A model also gives lower bounds (`OpBound`: additive works and spans along paths), with which the search skips stages
 without losing exactness. A model without provable bounds returns zeros.
@@ -46,9 +46,9 @@ class OpFeatures:
 class OpBound:
     """Lower bounds, in milliseconds, on an operator's contribution to any stage that holds it.
 
-    A stage never costs less than the sum of `works[k]` over its operators, for each resource k, nor less than the sum
-    of `span` along any path through it. A stage with a single group never costs less than the sum of `alone`; with
-    several groups it costs at least `CostModel.fork_ms` on top of the remaining bounds, unless merged.
+    A stage never costs less than the sum of `works[k]` over the operators, for each resource k, nor less than the sum
+    of `span` along any path. A stage with a single group never costs less than the sum of `alone`; with several groups
+    the cost is at least `CostModel.fork_ms` on top of the remaining bounds, unless merged.
     """
 
     works: tuple[float, ...] = ()

@@ -1,8 +1,8 @@
 """Stage costs measured on the device, as in IOS, section 5.
 
-The cost is the median of repeated runs, repeated until its 95 % confidence interval is narrow; cached by structure in a
-database. A search that minimizes over thousands of noisy costs prefers stages measured too low. `confirm` therefore
-measures the stages of the best schedule again and repeats the search, until the schedule stays.
+The cost is the median over runs, repeated until the 95 % confidence interval is narrow; cached by structure in a
+database. A search over thousands of noisy costs prefers stages measured too low. `confirm` therefore measures the best
+schedule's stages again and repeats the search, until the schedule stays.
 """
 
 from __future__ import annotations

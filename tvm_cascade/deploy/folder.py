@@ -141,7 +141,7 @@ def require_free(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Staged:
-    """A network with its stages, and what users call it."""
+    """A network with stages, and the users' name."""
 
     net: StageGraph
     units: UnitGraph

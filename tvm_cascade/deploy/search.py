@@ -47,7 +47,7 @@ def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> Emitte
 
 
 class EmittedFolder:
-    """A folder that a search is to emit. Raises on construction what `emission_of` and `require_free` raise."""
+    """A folder for a search to emit. Raises on construction the errors of `emission_of` and `require_free`."""
 
     def __init__(self, request: SearchRequest, progress: Callable[[str], None]) -> None:
         assert request.emit is not None

@@ -245,7 +245,7 @@ def emit_network(
     copied: CopiedWeights | None = None,
     cache: Cache = NO_CACHE,
 ) -> EmittedNetwork:
-    """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
+    """Emit the files of one network: header, source, weights, and for a `target` the object file with the kernels.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ _BOOLEANS = re.compile(r"\bbool\b")
 def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     """Emit the text of `<name>.c`.
 
-    `functions` is C of the kernels and the driver, or of the driver alone if the kernels are in an object file;
-    `helpers` is C of functions called by the kernels.
+    `functions` is C for the kernels and the driver, or for the driver alone if the kernels are in an object file;
+    `helpers` is C for functions called by the kernels.
     """
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]

@@ -25,8 +25,8 @@ _f = np.float32
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Triangles over the mel scale. A bin belongs to one rising and one falling slope: its `weights` go to the sum of
-    its own group, the rest of 1 (`rest`) to the next.
+    """Triangles over the mel scale. A bin belongs to one rising and one falling slope: the `weights` go to the bin's
+    own group, the rest up to 1 (`rest`) to the next.
     """
 
     first: int  # bin

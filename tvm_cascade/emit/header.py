@@ -1,7 +1,7 @@
 """Emit `<name>.h`, the C interface of a network; `emit.entry` emits the definitions.
 
-The template is `templates/network.h.in`. The application's build chooses the arena's place: an array of the network's
-own (in a section of choice), an array shared by all networks of the image, or a pointer.
+The template is `templates/network.h.in`. The application's build chooses the arena's place: an array for the network
+alone (in a section of choice), an array shared by all networks of the image, or a pointer.
 """
 
 from __future__ import annotations

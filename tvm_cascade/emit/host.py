@@ -97,8 +97,8 @@ def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True)
 class HostResult:
-    """Outputs of every inference by name; multiply-accumulates of the last; for every memory the highest written byte,
-    plus one.
+    """Outputs of every inference by name; the last inference's multiply-accumulates; for every memory the highest
+    written byte, plus one.
     """
 
     outputs: tuple[dict[str, np.ndarray], ...]
@@ -292,7 +292,7 @@ def _memories(program: HostProgram) -> tuple[tuple[int, int], ...]:
 
 
 def _touched(memory: np.ndarray, paint: int) -> int:
-    """Return the highest byte that no longer has its paint, plus one."""
+    """Return the highest byte without the paint, plus one."""
     written = np.nonzero(memory != paint)[0]
     return int(written[-1]) + 1 if len(written) else 0
 

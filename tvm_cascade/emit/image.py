@@ -1,4 +1,4 @@
-"""Compiled folders: `Image`, the record of one network or several linked into one image, read from `metadata.json`.
+"""Compiled folders: `Image`, the record for one network or several linked into one image, read from `metadata.json`.
 
 An image with one network is a project. Several networks (a bundle) run one after another and share one arena, as large
 as the largest needs: the maximum, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, so each uses
@@ -210,7 +210,7 @@ def write_metadata(image: Image, more: Mapping[str, object] | None = None) -> No
 
 
 def read_network(image: Image, network: Network) -> EmittedNetwork:
-    """Read a network of `image` as it was emitted, with its files from the folder."""
+    """Read an emitted network of `image`, with the files from the folder."""
     interface = network.interface
     return EmittedNetwork(
         name=network.name,

@@ -22,7 +22,7 @@ def main_source(image: Image) -> str:
 
 
 def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
-    """Write the board's side of the serial protocol, by file name: one file per network, and for several one selecting
+    """Write the board's side of the serial protocol, by file name: one file per network, and for several a selecting
     file.
     """
     if len(networks) == 1:

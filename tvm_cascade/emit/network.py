@@ -1,4 +1,4 @@
-"""Records of a compiled network: the emitted files (`EmittedNetwork`), the needs of a build (`Network`) and of a run
+"""Records for a compiled network: the emitted files (`EmittedNetwork`), the needs of a build (`Network`) and of a run
 (`Interface`).
 
 The last two are stored in the `metadata.json` of a compiled folder, so neither build nor run needs the model's file.
@@ -154,8 +154,8 @@ class Interface:
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
-        """Convert the inputs of one inference to the bytes read by the firmware: whole inputs in order, then rows in
-        order of `requests`.
+        """Convert the inputs for an inference to the bytes read by the firmware: whole inputs in order, then rows in
+        the order of `requests`.
 
         Raises `UsageError` if number, element type or shape differ from the model's.
         """
@@ -247,7 +247,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class EmittedNetwork:
-    """A network as returned by the code generator: the contents of its files, and the fields of its interface."""
+    """A network from the code generator: file contents, and the interface's fields."""
 
     name: str  # C identifier, the prefix of every symbol and file
     files: Mapping[str, bytes]  # file name -> content; headers, sources, objects

@@ -1,8 +1,8 @@
 """Compiled C sources in the cache.
 
-An object is kept under a key of the source, the headers in the folders searched first, the compiler and the options.
-The compiler's own headers are stored beside it, and compared before use. Folders are not part of the key: objects of
-this project contain no paths.
+An object is kept under a key from the source, the headers in the folders searched first, the compiler and the options.
+The compiler's own headers are stored beside, and compared before use. Folders are not part of the key: this project's
+objects contain no paths.
 """
 
 from __future__ import annotations

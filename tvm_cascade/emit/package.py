@@ -138,7 +138,7 @@ def weights_macro(prefix: str) -> str:
 
 
 def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ...]]) -> str:
-    """Write C that sets the section of every memory's array: a `known` section of the board, or else bss, in the
+    """Write C that sets the section for every memory's array: a `known` section of the board, or else bss, in the
     build's RAM.
     """
     lines: list[str] = []

@@ -1,11 +1,11 @@
 """A bound on the stack of a linked image, from the code: the frames along the longest chain of calls.
 
-The image is disassembled. A function's frame is at most the sum of everything it takes off the stack pointer; calls,
-and jumps into functions, are the edges of the call graph. A call through a pointer, as to a hook or to a function that
-gives rows of an input, may reach every function that no instruction calls: the linker keeps only functions whose
-address is taken, and exception handlers. There is no bound if a function can call itself, or moves the stack pointer by
-a computed amount. One exception is counted, with the registers stored by the core; an application has to add the needs
-of its own handlers and hooks.
+The image is disassembled. A function's frame is at most the sum of everything taken off the stack pointer; calls, and
+jumps into functions, are the edges of the call graph. A call through a pointer, as to a hook or to a function that
+gives input rows, may reach every function no instruction calls: the linker keeps only functions whose address is taken,
+and exception handlers. There is no bound if a function can call itself, or moves the stack pointer by a computed
+amount. One exception is counted, with the registers stored by the core; an application has to add the needs of handlers
+and hooks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The states of an emitted network in `<name>.h` and `<name>.c`, and the parts of the arena without states.
 
 A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets the
-initial value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. Data
+initial value; `<name>_state_save` and `_load` copy all states out and back, in the order of the header's list. Data
 that arrives piece by piece, such as rows of a stream, is handed over by `<name>_push`. If networks share an arena,
-states and pushed data lie in arrays of the network's own, reached by pointers in the driver.
+states and pushed data lie in the network's own arrays, reached by pointers in the driver.
 """
 
 from __future__ import annotations

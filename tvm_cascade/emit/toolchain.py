@@ -138,8 +138,9 @@ def build_image(
     cache : Cache
         Keeps compiled sources (`emit.object_cache`).
 
-    Raises `UsageError` for a board that cannot run the target's code or lacks the serial port, `MissingToolError` without
-    compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
+    Raises `UsageError` for a board that cannot run the target's code or lacks the serial port, `MissingToolError`
+    without compiler, `MemoryOverflowError` if RAM or flash is too small, `ToolError` if the compiler refuses the
+    sources.
     """
     board.require_target(image.target)
     if not image.target.family.links:

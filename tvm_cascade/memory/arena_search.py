@@ -15,7 +15,7 @@ allowed by the buffers below. At a node, with `support[i]` for each unplaced buf
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
 
 With `OffsetConstraint` constraints a layout pushed down need not rest on anything, so nothing is proven then; the
-search still finds layouts, with a placed reader or writer forbidding offsets to its partner instead of lifting it.
+search still finds layouts, with a placed reader or writer forbidding offsets to the partner instead of lifting it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class _Search:
         self.offsets = self.t.fixed.copy()
 
     def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
-        """Split `members` (by start of lifetime) at steps that no lifetime crosses; link the parts in front of `rest`."""
+        """Split `members` (by start of lifetime) at steps no lifetime crosses; link the parts in front of `rest`."""
         if not len(members):
             return rest
         end = np.maximum.accumulate(self.t.upper[members])

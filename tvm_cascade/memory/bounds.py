@@ -82,7 +82,7 @@ def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstrai
 def least_sharing(
     live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]
 ) -> dict[frozenset[int], OffsetConstraint]:
-    """Choose for each pair of buffers the constraint that lets it share the fewest bytes."""
+    """Choose for each pair of buffers the constraint with the fewest shared bytes."""
     pairs = dict[frozenset[int], OffsetConstraint]()
     for f in constraints:
         key = frozenset((f.reader, f.writer))
@@ -101,7 +101,7 @@ def partners_of(pairs: Iterable[frozenset[int]]) -> dict[int, set[int]]:
 
 
 def disjoint(buffers: Collection[int], partners: Mapping[int, set[int]]) -> bool:
-    """Test that no two of these buffers may share bytes while all are live; `partners` comes from `partners_of`."""
+    """Test that no two buffers may share bytes while all are live; `partners` comes from `partners_of`."""
     return len(buffers) < 2 or all(partners[b].isdisjoint(buffers) for b in buffers)
 
 

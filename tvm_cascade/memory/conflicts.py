@@ -1,7 +1,7 @@
 """Conflicts: minimal sets of buffers that a memory cannot hold together.
 
-If an assignment of buffers to memories has no layout, the integer program behind it (`memory.placement_program`) has to
-learn why. A cut on all buffers of a memory excludes hardly more than this assignment; a cut on a few buffers excludes
+If an assignment of buffers to memories has no layout, the integer program behind (`memory.placement_program`) has to
+learn why. A cut on all buffers in a memory excludes hardly more than this assignment; a cut on a few buffers excludes
 every assignment that contains them (combinatorial Benders cuts: Codato and Fischetti, Operations Research 54(4), 2006).
 """
 

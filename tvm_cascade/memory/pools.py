@@ -1,6 +1,6 @@
 """Allocation in several memories, such as fast SRAM on the chip and slower PSRAM outside: which buffer lies in which.
 
-Every buffer lies in a single memory for its whole lifetime. Of each buffer `accessed` bytes are read and written in an
+Every buffer lies in a single memory for the whole lifetime. Of each buffer `accessed` bytes are read and written in an
 inference, each at the memory's cycles per byte. The objective `time` minimizes the sum of these cycles, `bytes` the sum
 of the memories' peaks.
 

@@ -23,7 +23,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetConstraint:
-    """Two buffers live at once that may still share bytes: a dying input, and an output that overwrites it.
+    """Two buffers live at once that may still share bytes: a dying input, and the overwriting output.
 
     A valid layout keeps them disjoint, or has `offset(reader) - offset(writer) >= distance`, in bytes: then the writer
     overwrites only bytes already read for the last time.

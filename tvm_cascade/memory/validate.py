@@ -11,9 +11,9 @@ from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Pro
 def validate(problem: Problem, allocation: Allocation) -> None:
     """Check that `allocation` solves `problem`.
 
-    Buffers that are live together must be disjoint, or obey every offset constraint between them. Offsets must be
-    aligned and pinned buffers at their offset. The peak must be the end of the highest buffer, within the capacity, and
-    not below the stated bound.
+    Buffers live together must be disjoint, or obey every offset constraint between them. Offsets must be aligned and
+    pinned buffers in place. The peak must be the end of the highest buffer, within the capacity, and not below the
+    stated bound.
 
     Raises
     ------

@@ -1,5 +1,5 @@
 """The operator table: shape inference, work, windows, numpy semantics and traits of each kind of operator.
 
-`table.OPERATORS` has an entry (`record.Operator`) for every kind, which all kinds of graphs share. Entries are defined
-in files by family; to add an operator, add an entry to one of them.
+`table.OPERATORS` has an entry (`record.Operator`) for every kind, shared by all kinds of graphs. Entries are defined in
+files by family; to add an operator, add an entry there.
 """

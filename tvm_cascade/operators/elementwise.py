@@ -1,4 +1,4 @@
-"""Element-wise operators of one and of two operands (which broadcast), and expressions of them fused into one kernel.
+"""Element-wise operators with one and with two operands (which broadcast), and fused expressions.
 
 Attributes: `low`, `high` of a clip; `program` of a fused operator, an expression tree (a term) that is either an
 operand's index or (kind, attributes, terms).

@@ -1,10 +1,10 @@
 """Quantized operators on stored integers: real = scale * (stored - zero point).
 
-A pair (scale, zero point) is called a quantum. Attributes: those of the operator on real numbers; `x_quantum` and
-`y_quantum` of the input and output, `quanta` of a sum's two inputs, `w_zero` of the weights; `act` ('', 'relu' or a
-pair of real bounds), `range` of the stored result, `dtype`. Operands of convolutions and products: stored values, weights,
-a scale for every output channel, and optionally a bias and its scales. Results are rounded half to even. Engines round
-differently, but in the same way for every output channel, so rules that move channels around remain exact on them.
+A pair (scale, zero point) is called a quantum. Attributes: the real operator's; `x_quantum` and `y_quantum` of the
+input and output, `quanta` of a sum's two inputs, `w_zero` of the weights; `act` ('', 'relu' or a pair of real bounds),
+`range` of the stored result, `dtype`. Operands of convolutions and products: stored values, weights, a scale for every
+output channel, and optionally a bias with scales. Results are rounded half to even. Engines round differently, but in
+the same way for every output channel, so rules that move channels around remain exact.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def window_count(size: int, kernel: int, stride: int, low: int, high: int, dilation: int, ceil: bool = False) -> int:
-    """Compute the output extent: the windows of `kernel` taps that fit on an axis of `size` values, padded by `low` and
-    `high`.
+    """Compute the output extent: the windows of `kernel` taps that fit on an axis with `size` values, padded by `low`
+    and `high`.
     """
     room = size + low + high - (kernel - 1) * dilation - 1
     return (-(-room // stride) if ceil else room // stride) + 1

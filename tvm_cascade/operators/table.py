@@ -1,4 +1,4 @@
-"""`OPERATORS`: the entry for every kind of operator, by each name, and the sets of kinds that share a trait."""
+"""`OPERATORS`: the entry for every operator kind, by each name, and the sets of kinds with a common trait."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def optimize_measured(
 
 
 def _stages(runner: NodeRunner, dag: Dag) -> Stages:
-    """List every computing operator of a graph as a stage of its own."""
+    """List every computing operator of a graph as a separate stage."""
     ops = dict.fromkeys(runner.know(n) for n in dag.nodes)
     return tuple((CONCURRENT, [[op]]) for op in ops if op.kind != "view")
 

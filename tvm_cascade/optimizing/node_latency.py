@@ -102,7 +102,7 @@ class NodeRunner:
 
 @dataclass(eq=False)
 class KernelLatency(Latency):
-    """Milliseconds of operators in sequence, by a model that measures; an operator that cannot be run costs 0 (see
+    """Milliseconds of operators in sequence, by a measuring model; an operator that cannot be run costs 0 (see
     `refused`).
     """
 

@@ -29,7 +29,7 @@ def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
 def list_scheduler(graph: Graph) -> tuple[int, ...]:
     """Order by XLA's list scheduler, with the priority rule alone.
 
-    Next runs the ready operator that frees the most bytes, less the bytes it makes; ties by the number of successors,
+    Next runs the ready operator with the largest gain (freed bytes less new bytes); ties by the number of successors,
     then by index.
     """
     costs = model(graph, in_place=False)

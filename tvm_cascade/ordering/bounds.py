@@ -1,7 +1,7 @@
 """Lower bounds on the peak for any order: for each operator the bytes that must be live while it runs.
 
-While v runs these are live in any order: its outputs and scratch, and every storage that an ancestor of v wrote (or
-that is a graph input) and that v or a descendant reads (or that is a graph output). Computed with transitive closures.
+While v runs these are live in any order: v's outputs and scratch, and every storage written by an ancestor of v (or a
+graph input) and read by v or a descendant (or a graph output). Computed with transitive closures.
 """
 
 from __future__ import annotations

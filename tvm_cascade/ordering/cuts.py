@@ -90,7 +90,7 @@ def _is_cut(m: Model, p: int, v: int, low: int, high: int, above: Sequence[int],
 
 
 def _ready(m: Model, done: int, among: int) -> list[int]:
-    """Return the operators in `among` that may run right after `done`; none of them is in `done`."""
+    """Return the operators in `among` that may run right after `done`; none is in `done`."""
     missing = ~done
     return [i for i in members(among) if not m.predecessors[i] & missing]
 

@@ -1,4 +1,4 @@
-"""Memory model for operator orders: live bytes and peak demand as functions of the set of operators that have run.
+"""Memory model for operator orders: live bytes and peak demand as functions of the set of operators already run.
 
 Tensors that share memory (a view and its source) are a single storage. After a set S of operators has run, a storage is
 live if it exists (its writer is in S, or it is a graph input) and is still needed (a reader is not in S, or it is a
@@ -77,7 +77,7 @@ class Model:
 
     @cached_property
     def _dying(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """List for each operator the readers and bytes of each storage it reads that dies with the last reader."""
+        """List for each operator the readers and bytes of each storage read that dies with the last reader."""
         read = ([self.storages[s] for s in own] for own in self.reads)
         return tuple(tuple((s.readers, s.size) for s in own if not s.live_to_end) for own in read)
 

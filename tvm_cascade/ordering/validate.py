@@ -39,7 +39,7 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
 
 
 def _lifetimes(graph: Graph, time: dict[int, int], owner: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Find for each memory owner the step that first writes it, and the last that reads it: -1 if none does."""
+    """Find for each memory owner the first writing step, and the last reading step: -1 for none."""
     first = dict.fromkeys((t for t in graph.inputs if owner[t] == t), 0)
     for op in graph.ops:
         for t in () if op.view else op.outputs:
@@ -85,7 +85,7 @@ def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
 
 
 def validate(graph: Graph, order: Sequence[int], peak: int, bound: int, optimal: bool, in_place: bool = True) -> None:
-    """Check that `order` needs `peak` bytes and that the claims about it are consistent.
+    """Check that `order` needs `peak` bytes and that the other claims are consistent.
 
     Raises
     ------

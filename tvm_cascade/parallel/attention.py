@@ -1,9 +1,9 @@
 """Attention as one scheduling unit: `softmax(f(q @ k)) @ v`, f being element-wise operators such as a scale and a mask.
 
-As three kernels, attention writes and reads the scores several times, and they have as many values as there are pairs
-of positions; as one kernel, it keeps some rows of scores (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns
-as well; here whole rows are kept, so their length is limited). Operators put around the products by exporters ride
-along: transpositions of q, k, v and the result, a scale of q, and views of the scores.
+As three kernels, attention writes and reads the scores several times, one value per pair of positions; as one kernel,
+attention keeps some rows of scores (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns as well; here whole
+rows are kept, so their length is limited). Operators put around the products by exporters ride along: transpositions of
+q, k, v and the result, a scale of q, and views of the scores.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _first_product(graph: Graph, softmax: Op) -> list[Op] | None:
 
 
 def _inner(graph: Graph, t: int) -> Op | None:
-    """Return a tensor's producer, if only one operator reads it and it may stand between an attention's products."""
+    """Return a tensor's producer, if the tensor has a single reader and the producer may stand between an attention's
+    products.
+    """
     producer = graph.producer[t]
     if producer is None:
         return None

@@ -21,10 +21,10 @@ from tvm_cascade.search_monitor import SearchMonitor
 
 
 def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: LoadRequest) -> tuple[Stages, str]:
-    """Schedule the network of a file, ignoring the file's own schedule; return the JSON object of `stages` and its
+    """Schedule the network in a file, ignoring the file's own schedule; return the JSON object of `stages` and the
     text.
 
-    `load` prices a file's schedule, such as that of `path`; `output` is a file of the same format.
+    `load` prices a file's schedule, such as the schedule in `path`; `output` is a file in the same format.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class _Writer:
     def _merge(self, ops: list[Op]) -> None:
         """Replace convolutions by a single convolution with all their channels.
 
-        Equal padding on both sides gives its size: from the kernel that begins first to the kernel that ends last.
+        Equal padding on both sides gives the size: from the kernel that begins first to the kernel that ends last.
         """
         parts = [self.nodes[op.name] for op in ops]
         channels = [n["out_channels"] for n in parts]

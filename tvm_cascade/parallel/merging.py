@@ -1,11 +1,10 @@
 """Operator merge: conditions under which operators can be merged into one exactly, and the merged operator's features.
 
-IOS, section 3, merges convolutions of one input by stacking their kernels, the smaller padded with zeros. That is
-exact only under conditions that the paper leaves out: the operators agree in input, groups (1 here), dilation, type,
-layout and stride; and on each axis kernel i lies at offset `P - p_i >= 0` of the merged kernel, P being the merged
-padding and p_i its own (centring it, as the published code does, is wrong at stride 2 with mixed parity and at
-stride 3). So
-`P = max p_i` and `K = max(P - p_i + k_i)`. With a dilation d the offset must be a multiple of d.
+IOS, section 3, merges convolutions on one input by stacking their kernels, the smaller padded with zeros. That is exact
+only under conditions missing in the paper: the operators agree in input, groups (1 here), dilation, type, layout and
+stride; and on each axis kernel i lies at offset `P - p_i >= 0` of the merged kernel, P being the merged padding and p_i
+the kernel's own (centring, as in the published code, is wrong at stride 2 with mixed parity and at stride 3). So `P =
+max p_i` and `K = max(P - p_i + k_i)`. With a dilation d the offset must be a multiple of d.
 
 Products with one common left operand merge by stacking their columns.
 """
@@ -45,9 +44,7 @@ def merged_window(windows: Sequence[Window]) -> BuildOptions | None:
 
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
-    """Return a key, equal for operators that may be merged with one another; None for an operator that cannot be
-    merged.
-    """
+    """Return a key, equal for operators that can be merged with one another; None for operators without a merge."""
     if not op.attrs.get("mergeable", True):
         return None
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
@@ -67,8 +64,8 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
 def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
     """Find the units that may be merged with one another, ascending; any subset of a class is exact as well.
 
-    The units' anchors are merged, and each has to be its unit's first operator; the operators after it run on their
-    slice of the merged output.
+    The units' anchors are merged, and each has to be the unit's first operator; the operators after run on their slice
+    of the merged output.
     """
     classes: dict[tuple[object, ...], list[int]] = {}
     for unit in graph.units:

@@ -1,8 +1,7 @@
 """Problem and solution of the inter-operator scheduler: `Block` and `Options`, `Stage` and `Schedule`.
 
 IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run in turn. A stage's operators either run in
-concurrent *groups* (its connected components; a group's operators run in sequence) or are all *merged* into one
-operator.
+concurrent *groups* (connected components, each run in sequence) or are all *merged* into one operator.
 
 A `Block` is the unit of search: at most 62 nodes, sets of nodes are bit masks (bit i is node i, nodes in topological
 order). Costs are milliseconds.
@@ -99,7 +98,7 @@ class StageCost(Protocol):
 class Block:
     """A directed acyclic graph over nodes 0..n-1 in topological order.
 
-    A merge stage is a subset of one of the sets in `mergeable`. Nodes of the same kind are interchangeable in a stage's cost.
+    A merge stage is a subset of a set in `mergeable`. Nodes of the same kind are interchangeable in a stage's cost.
 
     Raises `UsageError` if an edge points backwards or there are more than `MAX_NODES` nodes.
     """
@@ -125,7 +124,7 @@ class Block:
 
     @cached_property
     def neighbours(self) -> tuple[int, ...]:
-        """Return for each node the mask of nodes that share an edge with it."""
+        """Return for each node the mask of adjacent nodes."""
         near = list(self.preds)
         for v, mask in enumerate(self.preds):
             for u in members(mask):

@@ -58,7 +58,7 @@ class Prices:
 
 
 class BlockCost:
-    """Prices the stages of one block of units with a `CostModel`; `graph` None allows no merges."""
+    """Prices the stages of a unit block with a `CostModel`; `graph` None allows no merges."""
 
     def __init__(
         self, graph: UnitGraph | None, features: Features, nodes: range, prices: Prices, mergeable: frozenset[int]
@@ -89,7 +89,7 @@ class BlockCost:
         return self._model.merged_ms(merged_features(self._graph, units), parts)
 
     def bounds(self) -> Sequence[OpBound]:
-        """Lower bounds of each unit: the sums of those of its kernels."""
+        """Compute the lower bounds of each unit: the sums over the unit's kernels."""
         return [
             _sum([self._model.bound(k, self._nodes[v] in self._mergeable) for k in kernels])
             for v, kernels in enumerate(self._features)
@@ -184,7 +184,7 @@ def latency_of(
 
 @dataclass
 class _Blocks:
-    """Schedules the blocks of one graph, each distinct one once; without `units` no operators are merged."""
+    """Schedules a graph's blocks, each distinct block once; without `units` no operators are merged."""
 
     predecessors: Sequence[Sequence[int]]
     features: Features

@@ -7,9 +7,9 @@ addition element-wise operators before any convolution, and sums read only by a 
 the operators IOS counts in NASNet and RandWire. There the element-wise reader of the last operator where branches meet
 is a separate unit.
 
-Views always belong to their producer, and an explicit padding to its only reader. A unit is an anchor, before it
-operators read only by the unit, and after it operators that read only the unit: no path leaves a unit and comes back,
-so the units again form a directed acyclic graph.
+Views always belong to their producer, and an explicit padding to the only reader. A unit is an anchor, with operators
+before that only the unit reads, and operators behind that read only the unit: no path leaves a unit and comes back, so
+the units again form a directed acyclic graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LED_TO = ("conv2d", "concat")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Operators of a `Graph`, by index in topological order, that are scheduled as one; `anchor` does the most work."""
+    """Operators of a `Graph`, by index in topological order, scheduled as one; `anchor` does the most work."""
 
     index: int
     ops: tuple[int, ...]
@@ -74,8 +74,8 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
 
 
 def _behind_branches(graph: Graph) -> int | None:
-    """Return the element-wise operator that is the only reader of the last join of branches; the IOS authors do not
-    fuse it.
+    """Return the element-wise operator that alone reads the last join of branches; the IOS authors do not fuse this
+    operator.
     """
     joins = [op.index for op in graph.ops if len(graph.predecessors[op.index]) > 1]
     readers = graph.successors[joins[-1]] if joins else ()
@@ -83,7 +83,7 @@ def _behind_branches(graph: Graph) -> int | None:
 
 
 def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
-    """Tell for each operator whether it is element-wise and fused with its reader instead of its producer.
+    """Tell for each operator whether it is element-wise and fused with the reader instead of the producer.
 
     Before a depthwise convolution all are; elsewhere only operators that are not the preceding kernel's epilogue.
     """

@@ -61,7 +61,7 @@ def _needs(graph: Graph, op: int) -> set[int]:
 
 
 def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
-    """Check that the operators of a merge stage that read from outside read the same tensor, with compatible windows."""
+    """Check that a merge stage's operators with outside inputs read the same tensor, with compatible windows."""
     inside = {t for i in members for t in graph.ops[i].outputs}
     heads = [graph.ops[i] for i in members if not any(t in inside for t in graph.ops[i].inputs)]
     first = heads[0]

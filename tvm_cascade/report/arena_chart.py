@@ -1,4 +1,4 @@
-"""The arena over time as shapes of an SVG drawing: what of every block is in use, step by step."""
+"""The arena over time as shapes in an SVG drawing: each block's bytes in use, step by step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class ArenaChart:
-    """All shapes of the drawing, in its units: steps from the left, thousandths of the arena from above."""
+    """All shapes of the drawing, in drawing units: steps from the left, thousandths of the arena from above."""
 
     shapes: tuple[Outline, ...]  # of blocks of the arena
     labels: tuple[Label, ...]

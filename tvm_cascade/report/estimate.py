@@ -55,7 +55,7 @@ class _Grid:
 
 
 def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
-    """Calls, traffic, instructions and cycles of a plan by the model of the core, or of a Cortex-M4."""
+    """Estimate calls, traffic, instructions and cycles of a plan by the core's model, or a Cortex-M4's."""
     return total(estimate_operators(plan, model))
 
 
@@ -65,7 +65,7 @@ def total(operators: Sequence[Estimate]) -> Estimate:
 
 
 def with_waits(operators: Sequence[Estimate], waits: Sequence[float]) -> tuple[Estimate, ...]:
-    """Estimates of operators with the cycles of their accesses of memories added; `waits` is empty where these are free."""
+    """Return estimates of operators with the cycles of memory accesses added; `waits` is empty if these are free."""
     pairs = zip(operators, waits or (0.0,) * len(operators), strict=True)
     return tuple(replace(e, cycles=e.cycles + round(cycles)) for e, cycles in pairs)
 

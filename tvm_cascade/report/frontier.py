@@ -1,7 +1,7 @@
 """The frontier of a network, with estimates and lower bounds.
 
-It holds the plans that no other plan beats in peak, work and instructions at once. Smaller steps take more instructions
-for the same work, and recompute more of both.
+The frontier holds the plans no other plan beats in peak, work and instructions at once. Smaller steps take more
+instructions for the same work, and recompute more.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def frontier_report(
 def _under_caps(graph: Graph, options: PlanOptions, plans: Sequence[Plan]) -> list[Plan]:
     """Return plans under caps between the plans known, in turn in the widest gap.
 
-    In a gap whose smaller plan takes hardly more instructions than the larger one, any cap gets the smaller one.
+    In a gap with hardly more instructions for the smaller plan than for the larger, any cap gets the smaller plan.
     """
     found, closed = list[Plan](), set[int]()
     while len(found) < _CAPS and not monitor().over():

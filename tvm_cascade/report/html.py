@@ -1,4 +1,4 @@
-"""HTML report of a plan: a self-contained page, drawn as SVG, and in a folder its pictures and data beside it."""
+"""HTML report of a plan: a self-contained page, drawn as SVG, and in a folder pictures and data beside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGES = (".html", ".htm")  # endings of a report that is one page
 
 @dataclass(frozen=True)
 class ReportData:
-    """The content of the report of one plan."""
+    """The content of a plan's report."""
 
     name: str
     plan: Plan
@@ -140,7 +140,7 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def today() -> str:
-    """Return the date of a report: today, or that of SOURCE_DATE_EPOCH, by which builds are reproducible."""
+    """Return a report's date: today, or the date in SOURCE_DATE_EPOCH, which makes builds reproducible."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     return str(datetime.fromtimestamp(int(epoch), timezone.utc).date() if epoch.isdigit() else date.today())
 

@@ -1,4 +1,4 @@
-"""Why operators of a plan run alone, and what would change it."""
+"""Why operators of a plan run alone, and how to change that."""
 
 from __future__ import annotations
 

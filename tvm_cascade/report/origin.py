@@ -9,10 +9,10 @@ _PART = re.compile(r", part \d+ of \d+$")
 
 
 def origins(layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return by layer the tensors of the file that it computes; empty for layers that the file does not have.
+    """Return by layer the file tensors computed; empty for layers missing in the file.
 
-    A layer that is called by a tensor of the file computes that tensor, and what leads to it from tensors of other layers:
-    those of its fused operators. A part of such a layer has the tensor alone.
+    A layer named after a file tensor computes that tensor, and all tensors on the way from other layers: the fused
+    operators' tensors. A part of such a layer has the tensor alone.
 
     Parameters
     ----------

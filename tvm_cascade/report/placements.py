@@ -1,4 +1,4 @@
-"""Plans in several memories: how far they are from a bound, and what fewer bytes of the fastest memory cost."""
+"""Plans in several memories: the distance from a bound, and the cost of fewer bytes in the fastest memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FastPoint:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """What is known of the plans that were placed."""
+    """The facts on placed plans."""
 
     objective: str
     plans: int  # that were placed

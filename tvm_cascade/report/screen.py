@@ -45,7 +45,7 @@ def labelled(label: str, text: str, most: int = 2) -> list[str]:
 
 
 def command_lines(label: str, command: str) -> list[str]:
-    """Return a command line for a POSIX shell behind a label, continued in front of options where it is long."""
+    """Return a command line for a POSIX shell behind a label; a long line continues in front of options."""
     width, lines = COLUMNS - _LABEL - 4, [""]
     for option in re.split(r" (?=-)", command):
         parts = [option] if len(option) <= width else option.split(" ")
@@ -60,7 +60,9 @@ def command_lines(label: str, command: str) -> list[str]:
 
 
 def trade(plan: Plan, own: Estimate, points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]) -> str:
-    """Return what fewer bytes cost and more bytes save, by the next plans of the frontier; empty where neither is there."""
+    """Return the cost of fewer bytes and the gain of more bytes, by the frontier's next plans; empty without
+    neighbours.
+    """
     rows = sorted((peak, e.instructions) for (peak, _), e in zip(points, estimates, strict=True))
     fewer = [row for row in rows if row[0] < plan.peak and row[1] > own.instructions][-1:]
     more = [row for row in rows if row[0] > plan.peak and row[1] < own.instructions][:1]
@@ -94,7 +96,7 @@ def choices(
 
 
 def choice_lines(found: Sequence[Choice]) -> list[str]:
-    """Return the table of plans worth having; none where there is only one plan."""
+    """Return the table of plans worth having; empty for a single plan."""
     if len(found) < 2:
         return []
     own = next(row for row in found if row.chosen)

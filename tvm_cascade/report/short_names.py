@@ -11,7 +11,7 @@ from tvm_cascade.messages import short_name
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return by name the short one that text shows; where two names would be shown alike, they stay whole."""
+    """Return the short form shown for each name; names with equal short forms stay whole."""
     short = {name: short_name(name) for name in dict.fromkeys(names)}
     times = Counter(short.values())
     return {name: shown if times[shown] == 1 else name for name, shown in short.items()}

@@ -1,4 +1,4 @@
-"""Table of a plan's operators in execution order: kernel calls, tiles, live bytes, and where their outputs are stored."""
+"""Table of a plan's operators in execution order: kernel calls, tiles, live bytes, and the outputs' storage."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _ring(tensor: Tensor, storage: Storage) -> Ring:
 
 
 def region_rows(plan: Plan) -> list[Region]:
-    """List a record per region: its operators, its segments, and their largest live bytes."""
+    """List a record per region: operators, segments, and the largest live bytes."""
     blocks = block_rows(plan)
     rows: list[Region] = []
     for ops in partition(plan.graph).regions:

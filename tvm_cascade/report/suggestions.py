@@ -44,7 +44,7 @@ def ends_large(plan: Plan) -> bool:
 
 
 def large_ends(graph: Graph, arena: int) -> Iterator[int]:
-    """Find operators that have, with everything behind them, hardly any work, but write a tensor of at least half of
+    """Find operators that, together with everything behind, do hardly any work, but write a tensor of at least half of
     `arena` bytes.
     """
     left = graph.macs * LITTLE_WORK

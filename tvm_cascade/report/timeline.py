@@ -1,7 +1,7 @@
 """Arena occupancy over time: for every block the addresses in use, step by step.
 
 A whole tensor's range reaches from the first byte still to be read to the end of the written bytes, so an output is
-seen growing into the space of its dying input. Rows with separate addresses are drawn one by one. Rings, counters,
+seen growing into the dying input's space. Rows with separate addresses are drawn one by one. Rings, counters,
 accumulators and scratch count in full while their segment runs.
 """
 
@@ -45,7 +45,7 @@ class Timeline:
 
 
 class _Progress:
-    """Replay of a segment: each operator's number of runs, and from that the bytes in use of whole tensors."""
+    """Replay of a segment: each operator's number of runs, and from that whole tensors' bytes in use."""
 
     def __init__(self, plan: Plan, tables: AccessTables, segment: int) -> None:
         self.plan, self.tables, self.segment = plan, tables, plan.segments[segment]

@@ -28,7 +28,7 @@ class Need:
         return self.constants + self.code
 
     def fits(self, room: Room) -> bool | None:
-        """Return whether a board holds the network; None where only the estimate of code exceeds its flash."""
+        """Test whether a board holds the network; None if only the estimate of code exceeds the flash."""
         if self.ram + room.stack > room.ram or self.constants > room.flash:
             return False
         if self.flash > room.flash:
@@ -52,7 +52,9 @@ def verdict(need: Need, room: Room, time: str) -> str:
 
 
 def verdict_of_boards(need: Need, core: str, same: Sequence[Room], others: Sequence[Room]) -> str:
-    """Return the line that names the smallest boards that hold a network: of its core (`same`), else of another core."""
+    """Return the line that names the smallest boards for a network: with the same core (`same`), else with another
+    core.
+    """
     held = holding(need, same)
     if held:
         return f"fits {_named(held)}"

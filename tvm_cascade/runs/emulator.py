@@ -39,7 +39,7 @@ _FAULT_BITS = {
 
 
 class Runnable(Protocol):
-    """The interface of an image to a run: conversion of inputs to bytes and of bytes to outputs."""
+    """The interface of an image to a run: inputs to bytes and bytes to outputs."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
@@ -71,7 +71,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Raw results of one inference: bytes used of memories and stack, all output bytes, ticks of the counter."""
+    """Raw results of an inference: bytes used in memories and stack, all output bytes, counter ticks."""
 
     memories: tuple[int, ...]  # bytes touched of each
     stack: int

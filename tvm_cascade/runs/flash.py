@@ -56,7 +56,7 @@ def flash_image(
     probe: str | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> FlashResult:
-    """Build a program of `image` for `board` and write it to the board that is plugged in.
+    """Build a program of `image` for `board` and write this to the plugged-in board.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def flash_image(
     timeout_s : float
         Seconds that the tool may take.
 
-    Raises `UsageError` where no tool can write the board, `MissingToolError` where none of them is installed, `ToolError`
-    where the tool fails or takes too long.
+    Raises `UsageError` if no tool can write the board, `MissingToolError` if no such tool is installed, `ToolError` if
+    the tool fails or takes too long.
     """
     if kind not in ("serial", "application"):
         raise UsageError(f"unknown image {kind!r}; known: serial, application")

@@ -7,8 +7,8 @@ the inputs or the run: RUN then reports damaged inputs, the other requests an un
 over. In an image with several networks an inference begins with SELECT; without SELECT, a board after a reset answers
 that it knows nothing.
 
-Checksums of tensors and rows are CRC-32C, of frames CRC-32. The polynomials have no common factor, so an error goes
-unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 otherwise.
+Checksums of tensors and rows are CRC-32C, checksums of frames CRC-32. The polynomials have no common factor, so an
+error goes unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 otherwise.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def run_serial(
     The first inference runs twice, over an arena painted in two ways, as in the emulator. Instructions are not counted:
     `RunResult.instructions` is None.
 
-    Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows its stack,
-    `UsageError` for inputs of other types or sizes or a board that holds another network.
+    Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows the
+    stack, `UsageError` for inputs with other types or sizes or a board with another network.
     """
     if not inputs:
         raise UsageError("no inputs to run")

@@ -66,7 +66,7 @@ class Bench(Protocol):
 
 
 class LocalBench:
-    """This machine: its CPU, or one of its GPUs."""
+    """This machine: the CPU, or a GPU."""
 
     def __init__(self, workers: int | None = None, target: str = "llvm", device: str | None = None) -> None:
         """Open the bench.

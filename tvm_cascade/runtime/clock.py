@@ -21,8 +21,8 @@ def clock_of(
     """Make the timer of a loaded module, possibly on another machine: for its function `main`, or a virtual machine's
     program `main`.
 
-    Every call runs it once untimed before; a repetition of a kernel is as many runs as take `min_ms`. `pooled`: memory
-    of a finished program is kept for others, else it is freed.
+    Every call has one untimed run before; a repetition of a kernel is as many runs as take `min_ms`. `pooled`: memory
+    of a finished program is kept for others, else freed.
     """
     args = [tvm.runtime.tensor(x, device) for x in random_inputs(types)]
     if kernel:

@@ -1,8 +1,8 @@
 """Machine code for GPUs from CUDA sources, by nvcc or nvrtc: for one or several architectures, without fast arithmetic.
 
-TVM's own callback compiles for one architecture and with `--use_fast_math`, which rounds divisions and roots to less than
-float32, and flushes small numbers to zero. Here both are options. Several architectures make one fat binary, which also
-holds the PTX of the last: the driver compiles that for GPUs that came later.
+TVM's own callback compiles for one architecture and with `--use_fast_math`, which rounds divisions and roots to less
+than float32, and flushes small numbers to zero. Here both are options. Several architectures make one fat binary, which
+also holds the last architecture's PTX: the driver compiles that for later GPUs.
 """
 
 # TVM has no stubs: pyright infers its functions' types too narrowly.
@@ -132,7 +132,9 @@ def _path() -> str:
 
 @contextmanager
 def _exact_nvrtc() -> Iterator[None]:
-    """Keep `--use_fast_math` from nvrtc inside of the block: TVM always passes it, and no later option takes it back whole."""
+    """Keep `--use_fast_math` from nvrtc inside the block: TVM always passes this, and no later option takes it back
+    whole.
+    """
     from cuda.bindings import nvrtc
 
     compiled = nvrtc.nvrtcCompileProgram

@@ -1,8 +1,8 @@
 """Measuring on a farm: servers behind TVM's RPC tracker (rfc/0012).
 
 `Farm` runs jobs in `parallel` worker processes (`farm_worker`), each with a session on a server. A worker that does not
-answer in time, because its server hangs or was cut off, is killed and its job given to another; a job whose server dies
-is measured again. Only the worker that holds a job answers for it, so no result is lost or counted twice.
+answer in time, because the server hangs or was cut off, is killed and the job given to another; a job whose server dies
+is measured again. Only the worker that holds a job answers, so no result is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATTEMPTS = 4  # of one job
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """Where servers are asked for, and by which key; `parallel` of them are used at the same time."""
+    """The address of servers, and the key to ask for; `parallel` servers are used at the same time."""
 
     host: str
     port: int
@@ -68,7 +68,7 @@ class Tracker:
 
 @dataclass(eq=False)
 class Job:
-    """Compiled libraries to be timed in turn on one server, and their samples once they are there."""
+    """Compiled libraries to be timed in turn on one server, and the samples once they are there."""
 
     libraries: Sequence[Path]
     types: Types

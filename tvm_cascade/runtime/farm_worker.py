@@ -1,12 +1,13 @@
-"""A process of the farm (`runtime.farm`): takes jobs from standard input, one JSON line each, and times them on a server.
+"""A process of the farm (`runtime.farm`): takes jobs from standard input, one JSON line each, and times them on a
+server.
 
     python -m tvm_cascade.runtime.farm_worker HOST PORT KEY
 
-A job is `{"libraries", "types", "kernel", "min_ms", "repeats", "rounds", "device", "expect", "seconds"}`; without libraries
-it asks what a server is. The answer is `{"samples"}`, a list for every library, `{"about"}` or `{"error", "lost"}`.
-The first line, `{}`, says that the process is ready. A session with a server is kept for jobs that follow soon after. A
-server is requested only where the tracker has a free one: a request that waits would stay in the tracker when this process
-ends.
+A job is `{"libraries", "types", "kernel", "min_ms", "repeats", "rounds", "device", "expect", "seconds"}`; without
+libraries the job asks for a description of the server. The answer is `{"samples"}`, a list for every library,
+`{"about"}` or `{"error", "lost"}`. The first line, `{}`, says that the process is ready. A session with a server is
+kept for jobs that follow soon after. A server is requested only if the tracker has a free server: a waiting request
+would stay in the tracker when this process ends.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Worker:
 
 
 def _describe(session: Any, device: str) -> dict[str, Any]:
-    """Describe a kind of server: its CPU, its threads, the compiler behind its runtime; its GPU if asked for."""
+    """Describe a kind of server: CPU, threads, the compiler behind the runtime; the GPU if asked for."""
 
     def ask(name: str, default: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Where a request measures: on this machine, or on the servers of its RPC tracker."""
+"""The place where a request measures: this machine, or the RPC tracker's servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_cascade.runtime.bench import Bench, LocalBench
 
 
 def refuse_idle_farm(asked: SearchRequest) -> None:
-    """Raise `UsageError` for options of a farm that nothing would use, or that miss one another."""
+    """Raise `UsageError` for farm options without a use, or without their companions."""
     if asked.tracker is None:
         if asked.key is not None:
             raise UsageError("--key is of --tracker HOST:PORT: give that too")

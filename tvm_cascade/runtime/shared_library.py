@@ -86,7 +86,7 @@ def _compiled(content: bytes, compiled: Callable[[str], bytes]) -> bytes:
 
 
 def _sources(content: bytes, head: int) -> Iterator[int]:
-    """Find possible starts of the last text in `content`: its length stands before it, and it ends with the content."""
+    """Find possible starts of the last text in `content`: the text has its length in front, and ends with the content."""
     for start in range(head + 8, len(content) + 1):
         if (
             content[start - 2 : start] == b"\0\0"

@@ -1,4 +1,4 @@
-"""The arrays of a data set, read some samples at a time: an .npz of any size takes the memory of a batch."""
+"""The arrays of a data set, read some samples at a time: an .npz file of any size takes the memory of a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class Column(Protocol):
-    """One array of a data set, samples along its first axis."""
+    """An array in a data set, samples along the first axis."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

@@ -29,7 +29,7 @@ def load(threads=1):
 
 
 class Network:
-    """May be run from several threads at once: every run that overlaps another has a session, and an arena, of its own."""
+    """May be run from several threads at once: every overlapping run has a separate session and arena."""
 
     def __init__(self, threads=1):
         if threads < 1:
@@ -71,7 +71,7 @@ class Network:
 
 
 class Session:
-    """One virtual machine with its arena (on a GPU: streams and graph, too), for one thread at a time."""
+    """One virtual machine with an arena (on a GPU: streams and graph, too), for one thread at a time."""
 
     def __init__(self, library, device, metadata):
         from tvm.runtime.vm import VirtualMachine  # part of TVM's runtime: its compiler is not needed
