@@ -1,6 +1,6 @@
 """Relax passes for memory planning, cascading, integer lowering and graph rewriting; each runs in a `transform.Sequential`.
 
-A pass is imported when it is first asked for: planning does not wait for the passes of stages and of tuning.
+A pass is imported when first asked for: planning does not wait for the passes of stages and of tuning.
 """
 
 from __future__ import annotations

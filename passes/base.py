@@ -1,7 +1,7 @@
 """`CascadePass`: base class of this project's module passes, frozen dataclasses that run in TVM's pass infrastructure.
 
-As in onnx ir-py and xDSL, the fields of a pass are its options. `requires` checks the precondition and raises, `call`
-transforms a copy of the module and reports whether anything changed, `ensures` checks the postcondition::
+As in onnx ir-py and xDSL, a pass's options are fields. `requires` checks the precondition and raises, `call` transforms
+a copy of the module and reports whether anything changed, `ensures` checks the postcondition::
 
     @dataclass(frozen=True)
     class DropDeadCode(CascadePass):

@@ -35,11 +35,11 @@ def with_file_names(
     outputs: Collection[int],
     in_file: Mapping[str, str],
 ) -> tuple[tuple[Tensor, ...], tuple[Call, ...]]:
-    """Return tensors and calls of a program, called as a model's file calls what they are.
+    """Return tensors and calls of a program, named after the tensors of the model's file.
 
-    A call that computes a tensor of the file has the tensor's name. What is computed for such a tensor alone is a part
-    of it, `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. What only looks at the bytes of
-    a tensor in another shape is no part: `NAME, view`. Other calls keep their names.
+    A call that computes a tensor of the file has the tensor's name. Calls made for such a tensor alone are parts,
+    `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. A call that only changes the
+    shape is no part: `NAME, view`. Other calls keep their names.
 
     Parameters
     ----------

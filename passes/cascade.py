@@ -39,14 +39,14 @@ _CPUS = ("c", "llvm")  # target kinds for which kernels are made
 
 @dataclass(frozen=True)
 class Cascade(CascadePass):
-    """Plan the static regions of every function, and replace each by one call of its planned program.
+    """Plan the static regions of every function, and replace each region by a call to the planned program.
 
-    Works on every module. Quantized operators inside regions become integer operators with TFLite's arithmetic; to lower
-    those outside of regions too, run `LowerQuantized` first; substitutions are then made in the network before that, unless
-    another pass has changed it since. Ensures that the module computes the same values (floats up to reassociation) and that
-    its attribute `cascade.arena_bytes` holds the total bytes of all arenas, 0 without regions. Code that cannot be planned is
-    left to TVM unchanged: symbolic shapes, control flow, calls out of TVM, operators without kernels. The logger
-    `tvm_cascade` reports what is left, with the reasons.
+    Works on every module. Quantized operators inside regions become integer operators with TFLite's arithmetic; to
+    lower the operators outside regions too, run `LowerQuantized` first; substitutions are then made in the network
+    before that, unless another pass has changed the network since. Ensures that the module computes the same values
+    (floats up to reassociation) and that the attribute `cascade.arena_bytes` holds the total bytes of all arenas, 0
+    without regions. Code that cannot be planned is left to TVM unchanged: symbolic shapes, control flow, calls out of
+    TVM, operators without kernels. The logger `tvm_cascade` reports the rest, with reasons.
 
     Before::
 
@@ -226,7 +226,7 @@ def _to_plan(mod: Any, request: PlanRequest) -> Any:
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
-    """Return True for a Relax function that is not marked for foreign TVM passes (`OF_OTHERS`)."""
+    """Return True for a Relax function without the mark for foreign TVM passes (`OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
     owner = next((a for a in OF_OTHERS if a in dict(func.attrs or {})), None)

@@ -55,7 +55,7 @@ def check_executed(
     plan: Plan,
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
 ) -> None:
-    """Run `plan`, a plan of `prepared`, and its network on one random input, and compare what they compute.
+    """Run `plan`, a plan for `prepared`, and the network on one random input, and compare the results.
 
     `transform` is applied to the kernels, as by `lower_plan`.
 

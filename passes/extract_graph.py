@@ -51,7 +51,7 @@ class Extracted:
 
 
 class Analyses:
-    """Known analyses of called functions. Candidate networks share most of their functions, and these analyses."""
+    """Known analyses of called functions, shared by candidate networks like most functions."""
 
     def __init__(self) -> None:
         self._patterns: dict[int, tuple[PrimFunc, AccessPattern]] = {}

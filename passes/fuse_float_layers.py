@@ -42,7 +42,9 @@ _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
 
 
 def fuse_float_layers(mod: Module) -> Module:
-    """Fuse the float layers of `main` in a copy of `mod`; return `mod` if there are none or it cannot be read."""
+    """Fuse the float layers of `main` in a copy of `mod`; return `mod` without such layers or with an unreadable
+    `main`.
+    """
     main = mod["main"]
     if why_not_read(main) is not None:
         return mod
@@ -304,7 +306,7 @@ class _Layers:
         return replace(layer, values=(*layer.values, var), bounds=(low, high))
 
     def _next(self, layer: _Layer) -> tuple[Value, Value]:
-        """Return the only operator that reads a layer's present value: its variable and its call; None if there are
+        """Return the variable and the call of the only operator that reads a layer's present value; None if there are
         several.
         """
         users = self.users.get(layer.values[-1], [])

@@ -1,8 +1,8 @@
 """Strided interval analysis of TIR index expressions.
 
-A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}`. The result of an evaluation contains every value that
-the expression can take while its variables range over their intervals. It is exact for a variable with a constant
-factor and offset; for sums with different steps, divisions, clamps and choices it may contain more values, never fewer.
+A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}`. An evaluation's result contains every value the
+expression can take while the variables range over their intervals: exactly these for a variable with a constant factor
+and offset, perhaps more for sums with different steps, divisions, clamps and choices, never fewer.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _along_rows(graph: Graph, op: Op) -> bool:
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:
-    """Test that a part is the only output of a non-view operator that can make pixels, and is read by the concat alone."""
+    """Test that a part is read by the concat alone, and is the only output of a non-view operator that can make pixels."""
     maker = graph.producer[part]
     if maker is None or graph.consumers[part] != (op.index,) or part in graph.outputs:
         return False

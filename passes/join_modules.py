@@ -1,8 +1,8 @@
 """Join the modules of several programs into one, with equal kernels shared.
 
-Schedules of a network, and the probes that time its stages, run mostly the same kernels. Joined, every kernel is
-scheduled, compiled and stored once. A program's `main` gets the program's name; its remaining Relax functions get
-unique names.
+A network's schedules, and the probes that time the stages, run mostly the same kernels. Joined, every kernel is
+scheduled, compiled and stored once. A program's `main` gets the program's name; all further Relax functions get unique
+names.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.

@@ -1,7 +1,7 @@
 """Join several modules' networks into one function, so that one schedule runs them at the same time.
 
-Their graphs' product is a graph without edges between them. Operators are interleaved by their share in their network:
-if a search cuts the graph into blocks, every block holds as much from each.
+Joined, the graphs have no edges between them. Operators are interleaved by their share in their network: if a search
+cuts the graph into blocks, every block holds as much from each network.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -21,7 +21,7 @@ from tvm_cascade.passes.relax_functions import add_function, bindings_of, substi
 
 
 def join_networks(networks: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
-    """Build a module whose `main` takes all networks' inputs and returns a tuple of all their outputs, in order.
+    """Build a module whose `main` takes the inputs of all networks and returns a tuple of all outputs, in order.
 
     `networks` by distinct names; parameters are called NAME/PARAMETER. Raises `GraphError` for a module with Relax
     functions besides `main`.

@@ -186,7 +186,7 @@ def _powers(bb: Any, call: Any) -> Any:
 def _adaptive_average(bb: Any, call: Any) -> Any:
     """Lower an adaptive average pool with sizes that do not divide, by constant-size windows with a guard.
 
-    Output `o` of `n` is the mean of elements `[o * size // n, ceil((o + 1) * size / n))`: TVM's form sums over an
+    Output `o` of `n` is the mean over elements `[o * size // n, ceil((o + 1) * size / n))`: TVM's form sums over an
     extent that is an expression.
     """
     layout, shape, outputs = str(call.attrs.layout), shape_of(call.args[0]), shape_of(call)

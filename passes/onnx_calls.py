@@ -108,7 +108,7 @@ def _gelu_tanh(e: Emitter, g: Given) -> list[str]:
 
 
 def _half(e: Emitter, g: Given, gate: list[str]) -> list[str]:
-    """Emit half of x times one more than its gate."""
+    """Emit half of x times the gate plus one."""
     more = e.emit("Add", [*gate, _float(e, 1, g.dtype)])
     return e.emit("Mul", [*e.emit("Mul", [g.names[0], *more]), _float(e, 0.5, g.dtype)])
 

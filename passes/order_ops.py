@@ -29,8 +29,9 @@ ATTRIBUTE = "cascade_order"
 class OrderOps(CascadePass):
     """Reorder the operators of `main` to minimize the peak bytes of live tensors.
 
-    Requires a function `main` of one dataflow block with static shapes. Ensures that the same operators compute the same
-    values. If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is legalized.
+    Requires a function `main` with one dataflow block and static shapes. Ensures that the same operators compute the
+    same values. If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is
+    legalized.
 
     Before, `a` and `b`, of 64 bytes each, are alive at once::
 
@@ -78,7 +79,7 @@ def _calls(mod: Any) -> int:
 def reordered(mod: Any, solution: Ordering) -> IRModule:
     """Order the calls of `main` by `solution.order`, a permutation of operator indices (k is the k-th call).
 
-    Indices beyond the number of calls are copies that `extract_graph` adds for outputs; they have no binding.
+    Indices beyond the number of calls are copies added for outputs by `extract_graph`; they have no binding.
     """
     bindings = bindings_of(mod["main"])
     calls = [b for b in bindings if _is_call(b)]

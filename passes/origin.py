@@ -65,7 +65,7 @@ def with_names(mod: Any, names: Mapping[Any, str]) -> Any:
 
 
 def with_file_graph(mod: Any, reads: Mapping[str, Sequence[str]]) -> Any:
-    """Return a copy of `mod` whose `main` carries, for each computed tensor in the file, the tensors read by its
+    """Return a copy of `mod` whose `main` carries, for each computed tensor in the file, the tensors read by the
     operator.
     """
     mod = mod.clone()

@@ -1,4 +1,4 @@
-"""Outlining of a dataflow block's region: extracts it into a separate module, and replaces it by a single call."""
+"""Outlining of a dataflow block's region: extracts the region into a separate module, and leaves a single call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
 
 def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
-    """Extract a module whose `main` computes the outputs of `region` from its inputs, with the called functions.
+    """Extract a module whose `main` computes the outputs of `region` from the inputs, with the called functions.
 
     `attrs` are the attributes of the function around the region; `main` gets them all but `global_symbol`.
 

@@ -1,8 +1,8 @@
 """`PartitionRegions`: outlines the largest regions of `main` that can cascade into private functions, BYOC style.
 
-Match: every operator whose windows are known (`extract_graph` derives them from its TIR, never from its name). Merge:
-neighbouring matched operators, as long as no two regions depend on each other mutually (`cascading.regions`). The planner
-uses the same partition: each of its segments lies in one region.
+Match: every operator with known windows (`extract_graph` derives them from TIR, never from the name). Merge:
+neighbouring matched operators, as long as no two regions depend on each other mutually (`cascading.regions`). The
+planner uses the same partition: each segment lies in one region.
 
 Before::
 
@@ -37,9 +37,9 @@ After::
             R.output(d)
         return d
 
-The module can be run without further passes, and `Cascade` accepts it: it inlines the regions before it reads the graph.
-(Relax's `FuseOpsByPattern` and `MergeCompositeFunctions` only merge producers with consumers; here operators that read the
-same tensor are in one region too.)
+The module can be run without further passes, and `Cascade` accepts it, inlining the regions before reading the graph.
+(Relax's `FuseOpsByPattern` and `MergeCompositeFunctions` only merge producers with consumers; here operators that read
+the same tensor are in one region too.)
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -114,7 +114,7 @@ class _Writer:
         return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
     def _region(self, k: int, ops: Sequence[int]) -> tuple[GlobalVar, tuple[int, ...], tuple[int, ...]]:
-        """Build region `k`'s function; return it with the tensor indices of its parameters and results."""
+        """Build region `k`'s function; return this with the tensor indices of parameters and results."""
         inside = set(ops)
         made = [t for o in ops for t in self.graph.ops[o].outputs]
         taken = tuple(dict.fromkeys(t for o in ops for t in self.graph.ops[o].inputs if t not in set(made)))

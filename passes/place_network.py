@@ -223,6 +223,6 @@ def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandida
 
 
 def _named(plan: Plan, block: str) -> str:
-    """Name a block for users: by its tensor if it holds one."""
+    """Name a block for users: by the tensor inside, if any."""
     kind, _, index = block.partition(" ")
     return plan.graph.tensors[int(index)].name if kind == "tensor" else block

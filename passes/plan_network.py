@@ -70,8 +70,8 @@ def plan_network(
 ) -> PlannedCandidate:
     """Search a module's best plan for a core.
 
-    Where `request.time_limit`, or another limit (`search_monitor`), strikes, it is the best plan so far, and never larger
-    than one operator after the other.
+    If `request.time_limit`, or another limit (`search_monitor`), strikes, the result is the best plan so far, and never
+    larger than one operator after another.
 
     Parameters
     ----------

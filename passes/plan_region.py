@@ -1,4 +1,4 @@
-"""Planning of a static region, and diagnosis of the operators that prevent it."""
+"""Planning of a static region, and diagnosis of operators that prevent planning."""
 
 from __future__ import annotations
 

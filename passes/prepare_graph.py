@@ -53,8 +53,8 @@ class PreparedGraph:
     def estimator(self) -> Callable[[Plan], Sequence[Work] | None]:
         """Return a function that estimates instructions and cycles of an inference by a plan, operator by operator.
 
-        It returns None for plans of other graphs and for the host; it keeps the work of all operators in all
-        candidates.
+        The function returns None for plans of other graphs and for the host; the work of all operators in all
+        candidates is kept.
         """
         chosen = self.known.chosen(self.core)
         if "works" not in chosen:
@@ -115,8 +115,8 @@ def _selected(
 
 
 def _key(graph: Graph, op: Op, made: Computation) -> tuple[object, ...]:
-    """Return the key of everything an operator's kernels depend on besides the core; keep it beside `made`, whose id it
-    contains.
+    """Return the key of everything an operator's kernels depend on besides the core; keep the key beside `made`, whose
+    id is part of the key.
     """
     tensors = tuple((t.shape, t.dtype, t.row_axis, t.col_axis) for t in tensors_of(graph, op))
     return id(made), op.kind, tensors, tuple(op.inputs.index(t) for t in op.inputs)

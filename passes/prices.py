@@ -1,4 +1,4 @@
-"""Prices of plans for a network and its candidates: instructions counted in their kernels' code, each plan once.
+"""Prices of plans for a network and the candidates: instructions counted in the kernels' code, each plan once.
 
 `Prices` is the price in `PlanOptions.price`, by which the planner keeps to `max_time`; `TimeRule` compares candidates
 by it.

@@ -34,7 +34,7 @@ class ByStructure(Generic[T]):
 
 
 class UniqueNames:
-    """Generator of unique names, none of them `taken`: the second `conv` is `conv_1`."""
+    """Generator of unique names, none in `taken`: the second `conv` is `conv_1`."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
@@ -49,7 +49,7 @@ class UniqueNames:
 
 
 def substitute(expr: Any, variables: Mapping[Any, Any]) -> Any:
-    """Replace every variable in `expr` that is a key of `variables` by its value."""
+    """Replace every variable in `expr` that is a key of `variables` by the value."""
     return tvm_ffi.structural_map(expr, [(relax.Var, lambda var: variables.get(var, var))], order="post")
 
 
@@ -93,7 +93,7 @@ def bindings_of(func: Any) -> list[Any]:
 
 
 def without_dead_code(mod: IRModule) -> IRModule:
-    """Remove bindings and PrimFuncs that nothing reads from `mod`; keep its Relax functions, private ones too."""
+    """Remove unread bindings and PrimFuncs from `mod`; keep all Relax functions, private ones too."""
     names = [gv.name_hint for gv, func in mod.functions.items() if isinstance(func, relax.Function)]
     return relax.transform.DeadCodeElimination(names)(mod)
 
@@ -125,8 +125,8 @@ def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any,
     """Return the builder's module with `main` of `mod`, each binding rewritten by `value_of`, after dead code
     elimination.
 
-    `value_of(binding, renamed)` is a binding's new value, None to drop it; `renamed` maps earlier bindings' variables
-    to their new variables.
+    `value_of(binding, renamed)` is a binding's new value, None to drop the binding; `renamed` maps earlier bindings'
+    variables to new variables.
     """
     main, renamed = mod["main"], {}
 

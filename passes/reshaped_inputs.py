@@ -19,7 +19,7 @@ _RESHAPES = frozenset(("relax.reshape", "relax.flatten", "relax.expand_dims", "r
 
 
 def reshaped_inputs(mod: IRModule) -> IRModule:
-    """Give each parameter of `main` the shape of its only reader, if that is a reshape into several rows; return `mod`
+    """Give each parameter of `main` the shape of the only reader, if that is a reshape into several rows; return `mod`
     if there is none.
     """
     given = {param: after for param in mod["main"].params if (after := _reshaped(mod, param)) is not None}
@@ -39,9 +39,7 @@ def reshaped_inputs(mod: IRModule) -> IRModule:
 
 
 def _reshaped(mod: Any, param: Any) -> Any:
-    """Return the variable of the last reshape in a chain that begins at `param`; None if it has several readers, or one
-    row.
-    """
+    """Return the variable of the last reshape in a chain from `param`; None for several readers, or one row."""
     found, bindings = None, bindings_of(mod["main"])
     readers = _readers(bindings, mod["main"].body.body, param)
     while len(readers) == 1 and _is_reshape(readers[0]):

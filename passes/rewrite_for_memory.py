@@ -31,7 +31,7 @@ ATTRIBUTE = "cascade_folded_concats"
 
 @dataclass(frozen=True)
 class RewriteForMemory(CascadePass):
-    """Fuse concats into their consumers where that lowers the peak of the best order.
+    """Fuse concats into consumers where that lowers the peak of the best order.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized` and before
     `OrderOps`. Ensures the same values bit for bit. The attribute `cascade_folded_concats` of `main` counts the concats
@@ -79,7 +79,7 @@ def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[s
 
 
 def foldable(graph: Graph) -> tuple[str, ...]:
-    """Return the names of concats that can be fused: all consumers have kinds whose kernels can read parts."""
+    """Return the names of fusable concats: all consumers have kernels that can read parts."""
     found = []
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]

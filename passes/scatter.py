@@ -17,7 +17,9 @@ Indices = Sequence[Scalar]
 
 
 def scatter_elements(bb: Builder, call: Call) -> Value:
-    """Lower `relax.scatter_elements`: element `i` of the updates goes to `i`, with its index in place of `i[axis]`."""
+    """Lower `relax.scatter_elements`: element `i` of the updates goes to `i`, with the element's index in place of
+    `i[axis]`.
+    """
     shape, axis = shape_of(call.args[0]), int(call.attrs.axis) % len(shape_of(call.args[0]))
 
     def place(indices: Value, i: Indices) -> Indices:
@@ -27,7 +29,7 @@ def scatter_elements(bb: Builder, call: Call) -> Value:
 
 
 def scatter_nd(bb: Builder, call: Call) -> Value:
-    """Lower `relax.scatter_nd`: rows of the indices name parts of the data by its leading axes."""
+    """Lower `relax.scatter_nd`: rows of the indices name parts of the data by leading axes."""
     shape, (*rows, depth) = shape_of(call.args[0]), shape_of(call.args[1])
 
     def place(indices: Value, i: Indices) -> Indices:

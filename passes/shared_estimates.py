@@ -1,7 +1,7 @@
 """Operators' work, estimated once for all plans that run them alike, and shared by a network's candidates.
 
-A network's plans differ in few segments. An operator's work depends on how its own segment runs it and on its tensors'
-storage, not on block addresses.
+A network's plans differ in few segments. An operator's work depends on the segment's execution and on tensor storage,
+not on block addresses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class SharedEstimates:
 
 
 def _ways(plan: Plan) -> list[Hashable]:
-    """Return, by operator, everything its work depends on besides its kernels: how it runs, and its tensors' storage."""
+    """Return, by operator, everything the work depends on besides kernels: the way of execution, and the tensors'
+    storage.
+    """
     found: list[Hashable] = [None] * len(plan.graph.ops)
     by_table, streamed = set(rows_by_table(plan)), {t for s in plan.segments for t in s.streamed}
     stored = [(_stored(plan, t), t in by_table, t in streamed) for t in range(len(plan.storages))]

@@ -56,12 +56,12 @@ class ShrinkChannels(CascadePass):
 
     Works on every module as imported: unreadable functions are not changed. Ensures that every result keeps every bit.
 
-    Before, where all weights of filter 2 of `v` are their zero point, so that `a` has one value there::
+    Before, where all weights of filter 2 of `v` are the zero point, so that `a` has one value there::
 
         a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v, ...)), ...)  # R.Tensor((1, 8, 8, 4), "int8")
         b = R.quantize(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w, ...)), ...)
 
-    After, with what that value adds to `b` in its bias::
+    After, with that value's share in `b` added to the bias::
 
         a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v', ...)), ...)  # R.Tensor((1, 8, 8, 3), "int8")
         b = R.quantize(R.add(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w', ...)), R.dequantize(bias, ...)), ...)

@@ -96,7 +96,7 @@ def values_at(x: Tensor, places: Tensor, axis: int) -> Tensor:
 
 
 def places_kernel(shape: Sequence[int], axis: int, k: int, dtype: str, descending: bool) -> Function:
-    """Build the PrimFunc from a tensor to the positions of its first `k` elements along the axis: one block per line."""
+    """Build the PrimFunc from a tensor to the positions of the first `k` elements along the axis: one block per line."""
     x = tirx.decl_buffer(tuple(shape), dtype, "x")
     out = tirx.decl_buffer((*shape[:axis], k, *shape[axis + 1 :]), "int32", "out")
     others = [a for a in range(len(shape)) if a != axis]
@@ -112,7 +112,7 @@ def places_kernel(shape: Sequence[int], axis: int, k: int, dtype: str, descendin
 
 
 class _Line:
-    """The statements that sort a line of `x`, with `extent` elements, into the `k` places of `out`."""
+    """The statements that sort a line of `x`, with `extent` elements, into the `k` places in `out`."""
 
     def __init__(
         self, x: Value, out: Value, at: Callable[[Scalar], list[Scalar]], extent: int, k: int, descending: bool
@@ -152,7 +152,7 @@ class _Line:
         return sequence(*start, loop("level", levels, lambda _: self._sink())) if levels else sequence(*start)
 
     def _sink(self) -> Value:
-        """Write a step down: the node's place is swapped with its later child's, if that comes after it."""
+        """Write a step down: swap the node's place with the later child's, if that comes after the node."""
         node, child, size = (self.scratch[i32(k)] for k in (_NODE, _CHILD, _SIZE))
         right = tirx.all(child + 1 < size, self._before(self._place(child), self._place(tirx.min(child + 1, size - 1))))
         down = sequence(self._swapped(node, child), store(self.scratch, _NODE, child))

@@ -1,7 +1,7 @@
-"""`SplitChannels`: channel tiling of inverted bottlenecks, whose wide intermediate is computed one channel group at a
+"""`SplitChannels`: channel tiling for inverted bottlenecks, whose wide intermediate is computed one channel group at a
 time.
 
-Expansion, depthwise convolution and projection are fused into one PrimFunc with the attribute `channel_groups`. Its
+Expansion, depthwise convolution and projection are fused into one PrimFunc with the attribute `channel_groups`. The
 kernels hold a single group of the intermediate's channels at a time (`cascading.channels`).
 """
 
@@ -25,7 +25,7 @@ from tvm_cascade.schedules.tir import relax
 
 @dataclass(frozen=True)
 class SplitChannels(CascadePass):
-    """Fuse inverted bottlenecks into operators that compute their wide intermediate one channel group at a time.
+    """Fuse inverted bottlenecks into operators that compute the wide intermediate one channel group at a time.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Operators are
     identified by their names in `extract_graph`. Ensures the same values bit for bit.
@@ -41,7 +41,7 @@ class SplitChannels(CascadePass):
         y = R.call_tir(cls.inverted_bottleneck, (x, we, wd, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
     Raises `UsageError` for a name that is not an inverted bottleneck's projection, or a number of groups that does not
-    divide its channels.
+    divide the channels.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)  # number of groups, by name of the projection

@@ -1,11 +1,11 @@
 """States: tensors kept from one call to the next, as operators in the graph.
 
-A network with states is a pure function: its last parameters are the states at the call's start, its last results the
-states at its end, pair by pair; the function's attribute `STATES_ATTR` tells how many. `with_states` ends each pair
+A network with states is a pure function: the last parameters are the states at the call's start, the last results the
+states at the end, pair by pair; the function's attribute `STATES_ATTR` tells how many. `with_states` ends each pair
 with an operator that copies the result into the parameter's bytes (`Op.target`), as soon as all readers of the state
 have run. So a state takes one block that lives from the first operator to the last (rfc/0016). Rows that move up in a
-state, and new rows behind them, are written by a single pass over its bytes, and nowhere else. An output equal to a
-state after a call is read there.
+state, and new rows behind, are written by a single pass over the state's bytes. An output equal to a state after a call
+is read there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def state_count(mod: Any, function: str = "main") -> int:
 
 
 def with_states(source: Source, count: int) -> Source:
-    """Write the last `count` results of `source` into the last `count` inputs, from where the next call reads them."""
+    """Write the last `count` results of `source` into the last `count` inputs, for the next call to read."""
     if not count:
         return source
     inputs, values = source.inputs[-count:], source.outputs[-count:]
@@ -105,7 +105,7 @@ class _Assigned:
         return copied
 
     def assign(self, value: int, state: int) -> int:
-        """Return the tensor of `state` after a call that leaves `value` in it.
+        """Return the tensor of `state` after a call that leaves `value` there.
 
         A value concatenated from the state's own later elements and from other tensors is made in the state's bytes,
         and every reader reads it there, also another state, and the caller if it is an output. The same holds if the
@@ -128,7 +128,9 @@ class _Assigned:
         return after
 
     def _whole(self, tensor: int) -> int:
-        """Return the tensor that contains all bytes of a tensor; itself if it is no view, or a view of a part."""
+        """Return the tensor that contains all bytes of a tensor; the tensor itself unless it is a view of a whole
+        tensor.
+        """
         root, start = self.root(tensor)
         same = start == 0 and prod(self.tensors[root].shape) == prod(self.tensors[tensor].shape)
         return root if same else tensor
@@ -228,7 +230,7 @@ def _flat(index: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
-    """Test that a call writes its inputs one behind another, unchanged."""
+    """Test that a call writes all inputs one behind another, unchanged."""
     given = read_attributes(call.func)
     if call.kind not in _JOINS or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
         return False

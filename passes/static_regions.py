@@ -110,7 +110,7 @@ def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
 
 
 def _sizes_defined(block: Any) -> dict[Var, Var]:
-    """Return the size variables that a block matches at run time, each with the variable of its first `match_cast`."""
+    """Return the size variables a block matches at run time, each with the variable of the first `match_cast`."""
     found: dict[Var, Var] = {}
     for binding in block.bindings:
         if isinstance(binding, relax.MatchCast):
@@ -139,7 +139,7 @@ def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Bi
 
 
 def _why_not(mod: Any, binding: Binding) -> str | None:
-    """Explain why a binding cannot be in a region, from its types and operator, and its PrimFunc if it is a `call_tir`."""
+    """Explain why a binding cannot be in a region, from types and operator, and for a `call_tir` from the PrimFunc."""
     value = binding.value if isinstance(binding, relax.VarBinding) else None
     if value is None:
         return "a shape that is checked when the network runs"
@@ -229,7 +229,7 @@ def why_not_alone(func: Any) -> str | None:
 
 
 def _why_no_tensors(ty: Any) -> str | None:
-    """Explain why a type is not a tensor, or a tuple of tensors, that an arena can hold; None if it is."""
+    """Explain why a type is not a tensor, or a tuple of tensors, an arena can hold; None if it is."""
     if _is_tuple(ty):
         nested = [f for f in ty.fields if _is_tuple(f)]
         return "is a tuple of tuples" if nested else next((r for f in ty.fields if (r := _why_no_tensors(f))), None)

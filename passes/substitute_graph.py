@@ -78,8 +78,8 @@ def substitute(
 class SubstituteGraph(CascadePass):
     """Replace every function by an equivalent one of lower cost, found by backtracking search over substitution rules.
 
-    Works on every module: functions that cannot be converted, or have no cheaper equivalent in the search, do not change.
-    Ensures that results are equal up to the reassociation of floats, and bit for bit where the rules are
+    Works on every module: functions that cannot be converted, or have no cheaper equivalent in the search, do not
+    change. Ensures that results are equal up to the reassociation of floats, and bit for bit if the rules are
     `integer_rules()`.
 
     Before, where one convolution of both kernels costs less than two::

@@ -1,11 +1,11 @@
 """Sliding windows from TIR: which rows (or columns) of every input an output row reads, by access pattern analysis.
 
-A PrimFunc's blocks are walked from its outputs backwards. For an output row the demand on every buffer is a box of
-strided intervals (`passes.intervals`): a block's axes are narrowed to the demand on its written buffers, and its loads'
-indices, evaluated over those axes, give the demand on the read buffers. Repeated for every output row, this gives the
+A PrimFunc's blocks are walked from the outputs backwards. For an output row the demand on every buffer is a box of
+strided intervals (`passes.intervals`): a block's axes are narrowed to the demand on the written buffers, and the loads'
+indices, evaluated over these axes, give the demand on the read buffers. Repeated for every output row, this gives the
 rows read from each input as a sequence of intervals, to which the window `y * stride // denominator - padding + k *
-dilation` is fitted. The window covers every row read; for convolutions, pools and all other linear patterns it is
-exact.
+dilation` is fitted. The window covers every row read; for convolutions, pools and all other linear patterns the window
+is exact.
 
 Names play no role: a hand-written stencil has windows like a convolution. The conditions that guard padding are ignored
 too, so a padded convolution's window starts at row `-padding`, as is usual.
@@ -34,7 +34,7 @@ _MOST_ROWS = 1 << 14  # analysis limit: windows are evaluated row by row
 
 @dataclass(frozen=True)
 class _Block:
-    """A TIR block: the extents of its axes, then of the loops inside, its stores and its loads.
+    """A TIR block: the extents of the axes, then of the loops inside, stores and loads.
 
     `writes` pairs each stored buffer with the block axis of each index, None if it is no plain axis. `reads` pairs each
     loaded buffer with an evaluator for each index, None if the index is not understood.
@@ -46,7 +46,7 @@ class _Block:
 
 
 class AccessPattern:
-    """A PrimFunc's access pattern: maps parts of its outputs to the input boxes they depend on.
+    """A PrimFunc's access pattern: maps output parts to the input boxes needed.
 
     The first `activations` parameters are activation inputs. `tables` maps constant parameters to their values, for
     operators with indices loaded from constants. `reasons` maps (buffer, axis) to why an index was not understood; such
@@ -104,7 +104,7 @@ class AccessPattern:
     def demand(
         self, restricted: Mapping[Buffer, Mapping[int, Strided]], outputs: Sequence[Buffer] | None = None
     ) -> dict[Buffer, Box]:
-        """Compute the box of every buffer that the requested parts of the outputs depend on.
+        """Compute the box of every buffer that the requested output parts depend on.
 
         `restricted[output][axis]` limits an output axis; all other axes are requested in full. With `outputs`, only
         these outputs are requested.
@@ -125,7 +125,7 @@ class AccessPattern:
         return boxes
 
     def _axes(self, block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
-        """Compute the intervals of a block's axes that cover the demand on its written buffers; None without demand."""
+        """Compute the intervals of a block's axes that cover the demand on the written buffers; None without demand."""
         merged: list[Strided] | None = None
         for buffer, places in block.writes:
             if buffer not in boxes:
@@ -142,8 +142,7 @@ class AccessPattern:
     def taps(
         self, output_axes: Sequence[tuple[Buffer, int]], rows: int, input_axes: Sequence[tuple[Buffer, int | None]]
     ) -> list[list[Strided] | None]:
-        """Compute for each input the rows read by each of `rows` output rows; None for inputs that are not read, or
-        have one row.
+        """Compute for each input the rows read by each output row in `rows`; None for unread or one-row inputs.
 
         If all indices are affine, the first row read is a concave function of the output row, and the last a convex
         function: each is a sum or minimum (maximum) of linear functions. If the values for the first, the second and

@@ -1,8 +1,8 @@
 """Candidate networks: the base class of equivalent networks to plan, and the loop that keeps the best plan.
 
 Each kind is a generator that proposes candidates from cheap estimates on the graph. The loop (`best_candidate`) builds
-each candidate with its real kernels and scratch, plans it, and keeps it if `Candidate.beats` holds. The result records
-which candidates were kept, how exact they are and why, and why the rest were dropped.
+each candidate with real kernels and scratch, plans it, and keeps it if `Candidate.beats` holds. The result records the
+kept candidates with exactness and reasons, and why the rest were dropped.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Candidate(ABC):
 
 
 class Outcome(Enum):
-    """The fate of a candidate in `best_candidate`; sent to the generator that proposed it."""
+    """A candidate's fate in `best_candidate`; sent to the proposing generator."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -200,7 +200,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind], rule: TimeRule) -> Planne
 
 
 def _tried(candidate: Candidate, best: Best, rule: TimeRule) -> tuple[Best, Outcome]:
-    """Build and plan a candidate; return the better of it and the best so far, and its fate."""
+    """Build and plan a candidate; return the better of the candidate and the best so far, and the candidate's fate."""
     try:
         found = candidate.apply()
     except RefusedCandidate as why:

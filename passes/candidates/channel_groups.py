@@ -1,7 +1,7 @@
 """Candidate: channel tiling of inverted bottlenecks (`cascading.channels`), within the allowed extra work.
 
 The blocks and their numbers of groups are chosen on the graph. The module is then rewritten (`split_channels`), planned
-with its real kernels, and kept only if its arena is smaller. Under a cap it is tried only if nothing else fits.
+with real kernels, and kept only if the arena is smaller. Under a cap this is tried only if nothing else fits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Candidate: concats turned into joins, whose producers write into the output (`join_concats`): no copy, often no
 bytes.
 
-First all joinable concats at once; if that makes the plan worse and they are few, one after another.
+First all joinable concats at once; if that makes the plan worse and they are few, each in turn.
 """
 
 from __future__ import annotations

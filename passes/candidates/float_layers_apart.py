@@ -1,8 +1,8 @@
 """Candidate: float layers not fused with their biases and activations (`passes.fuse_float_layers`).
 
-Fused layers take a fraction of the instructions and, mostly, fewer bytes. A convolution apart writes a small ring that its
-bias takes over, though, and the output may then follow the input through the same memory more closely. So where no fused
-layer fits the cap, the network is planned once more with its operators apart.
+Fused layers take a fraction of the instructions and, mostly, fewer bytes. A convolution apart writes a small ring the
+bias takes over, though, and the output may then follow the input through the same memory more closely. So if no fused
+layer fits the cap, the network is planned once more with operators apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The effect of operators that stay opaque in substitution graphs on channels, which lie on the last axis.
 
 `channelwise`: every result channel is computed from the same channel of the operands alone, and by the same function,
-as far as constant operands are single numbers. `moves`: its values are its operand's; the tuple holds the number that
-fills the rest, or nothing. `table`: the stored result for each value of a constant channel in the tensor read by its
-island (`constant_tables`).
+as far as constant operands are single numbers. `moves`: values are copied from the operand; the tuple holds the number
+that fills the rest, or nothing. `table`: the stored result for each value of a constant channel in the tensor read by
+the island (`constant_tables`).
 """
 
 from __future__ import annotations

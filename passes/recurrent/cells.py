@@ -1,4 +1,4 @@
-"""The arithmetic of the recurrent cells: the sums of products each needs, and their use.
+"""The arithmetic of the recurrent cells: the sums of products each cell needs, and how they are used.
 
 With `W` the weights of the input `x`, `R` of the state `h`, `P` of the cell state `c` (peepholes), and one bias:
 
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A kind of cell: its gates, in weight order, and its default activations."""
+    """A kind of cell: gates, in weight order, and default activations."""
 
     gates: tuple[str, ...]
     functions: tuple[str, ...]

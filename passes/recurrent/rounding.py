@@ -1,5 +1,5 @@
 """Statements of recurrent layers with int8 weights and float activations: a product's operand is stored as int8 for
-that product (`passes.integer.hybrid`), or rather rounded to the real numbers that such integers stand for.
+that product (`passes.integer.hybrid`), or rather rounded to the real numbers such integers stand for.
 """
 
 from __future__ import annotations

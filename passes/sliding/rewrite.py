@@ -21,7 +21,7 @@ from tvm_cascade.sliding.network import Rows, read_rows
 
 @dataclass(frozen=True)
 class FrameNetwork:
-    """The module of a frame, and the names of the states in the order of the last parameters."""
+    """The module of a frame, and the states' names in the order of the last parameters."""
 
     mod: IRModule
     states: tuple[str, ...]

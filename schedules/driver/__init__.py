@@ -1,1 +1,1 @@
-"""The driver of a plan: the generated TIR function that calls the kernels in the order of the plan's traces."""
+"""The driver of a plan: the generated TIR function that calls the kernels in the order of the traces."""

@@ -39,7 +39,7 @@ HELPER = "locate"  # prefix of the names of helper functions
 
 @dataclass(frozen=True)
 class BuiltKernel(ABC):
-    """The functions of an operator in a plan, and the code of a step that calls them."""
+    """The functions of an operator in a plan, and the code that calls them in a step."""
 
     variants: tuple[RowKernel, ...]  # a call runs one of them; each has its own constants and scratch size
 
@@ -195,7 +195,7 @@ class Caller:
         return self.calls.addresses[f"scratch {self.number}"]
 
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
-        """Compute the tile (y, [x0, x1)) of step `step`, for steps of `pixels` pixels in rows of `columns` columns.
+        """Compute the tile (y, [x0, x1)) for step `step`, for steps of `pixels` pixels in rows with `columns` columns.
 
         Return the statements that bind the variables, then y, x0 and x1.
         """

@@ -208,7 +208,7 @@ class Driver:
         return tir.for_range(block, len(program.blocks), inner)
 
     def _advance(self, actor: int, counter: tuple[Var, Expr], segment: int) -> Stmt:
-        """Run the next step of an operator, or of a streamed input's source, and increment its step counter.
+        """Run the next step of an operator, or of a streamed input's source, and increment the step counter.
 
         `counter` is the memory element that counts the steps.
         """
@@ -347,7 +347,7 @@ def lower_plan(
 
 
 def _share(func: PrimFunc, kind: str, functions: dict[str, PrimFunc], by_hash: dict[int, list[str]]) -> str:
-    """Return the name of `func` in `functions`; add it unless an equal function is there: operators of equal shape
+    """Return the name of `func` in `functions`; add it unless an equal function is there: operators with equal shapes
     share a kernel.
     """
     digest = tvm_ffi.structural_hash(func)

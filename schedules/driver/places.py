@@ -46,8 +46,7 @@ class Flash:
 
 
 class Memory:
-    """The driver's pointer parameters: one per area of the plan, `flash` and `context`; typed views of all but the
-    last.
+    """The driver's pointer parameters: one per plan area, `flash` and `context`; typed views of all but the last.
 
     Addresses are the plan's. `spare_bytes` follow the last area.
     """
@@ -199,7 +198,7 @@ def rows_by_table(plan: Plan) -> list[int]:
 
 
 def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
-    """Build a tensor's row table: the start of each row, in elements of its memory, and the entry of row 0.
+    """Build a tensor's row table: the start of each row, in elements of the memory, and the entry of row 0.
 
     Rows of padding, before and behind the tensor's rows, have entries too; kernels never read there.
     """

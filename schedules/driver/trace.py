@@ -30,7 +30,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compressed trace: each loop in `blocks` repeats a range of `runs`, each of which repeats a range of `steps`."""
+    """A compressed trace: each loop in `blocks` repeats a range of `runs`, and each run repeats a range of `steps`."""
 
     steps: tuple[int, ...]  # numbers of operators
     runs: tuple[Loop, ...]  # over steps

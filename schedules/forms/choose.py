@@ -28,7 +28,7 @@ def forms() -> tuple[KernelForm, ...]:
 
 
 def footprints_of(site: Site) -> KernelFootprints:
-    """Collect the kernel forms that the planner may use for an operator besides one-row kernels, and their RAM."""
+    """Collect the kernel forms the planner may use for an operator besides one-row kernels, and their RAM."""
     known = ROW_KERNEL_ONLY
     for form in forms():
         found = form.footprint(site, known)

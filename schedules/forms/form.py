@@ -1,9 +1,9 @@
 """`KernelForm`, the interface of a kernel form: a way to compute an operator, or a part, in one call.
 
-A form tells the planner which tiles it can compute and how much RAM they take (`footprint`), and builds the kernel for
-the tile chosen by a plan (`build`). A plan runs an operator in one of five ways (`Way`); each form serves a single way,
-and several forms can serve the same way (one-row kernels, several-row kernels). A form that cannot serve an operator
-returns the reason. Every module in this package that defines `FORM` is a form (`schedules.forms.choose`).
+A form tells the planner the possible tiles and their RAM (`footprint`), and builds the kernel for the tile chosen by a
+plan (`build`). A plan runs an operator in one of five ways (`Way`); each form serves a single way, and several forms
+can serve the same way (one-row kernels, several-row kernels). A form that cannot serve an operator returns the reason.
+Every module in this package that defines `FORM` is a form (`schedules.forms.choose`).
 """
 
 from __future__ import annotations

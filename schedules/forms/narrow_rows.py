@@ -53,7 +53,7 @@ def _slides(window: Window) -> bool:
 
 
 def windows_of(site: Site) -> Windows | str:
-    """Return the windows of an operator that can have narrow row kernels, or the reason why it cannot."""
+    """Return the windows of an operator that can have narrow row kernels, or the reason against."""
     op = site.op
     if not site.scheduled:
         return "no performance schedule serves it"

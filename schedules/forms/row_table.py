@@ -1,10 +1,10 @@
 """Row tables: the start of each kernel row of a step's window in the input's storage, and functions that fill them.
 
 In a ring of pixels, each kernel row of a window is a run of pixels, and as the ring is larger than the window, at most
-one run wraps around the ring's end. The offset of every run goes into a table in scratch; the wrapping run is copied
-behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one kernel
-row instead of the window (`cascading.row_tables`). A row of a stripe's ring has all columns the stripe needs: no run
-wraps, nothing is copied.
+one run wraps around the ring's end. Every run's offset goes into a table in scratch; the wrapping run is copied behind
+the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one kernel row
+instead of the window (`cascading.row_tables`). A row in a stripe's ring has all columns the stripe needs: no run wraps,
+nothing is copied.
 """
 
 from __future__ import annotations

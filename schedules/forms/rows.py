@@ -24,7 +24,7 @@ FORM = Rows()
 
 @dataclass(frozen=True)
 class RowSteps(BuiltKernel):
-    """Steps that call a one-row kernel for each row of their tile, or a kernel of the whole operator once."""
+    """Steps that call a one-row kernel for each row of the tile, or a kernel for the whole operator once."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         check_rows(caller)

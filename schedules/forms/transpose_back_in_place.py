@@ -1,6 +1,6 @@
 """In-place transpose from NHWC to NCHW: the inverse of `schedules.forms.transpose_in_place`.
 
-Networks converted from NCHW that produce an image end with this transpose. The image is often their largest tensor, and
+Networks converted from NCHW that produce an image end with this transpose. The image is often the largest tensor, and
 in place the arena needs it only once. First the pixels of every image row are split into a row for every plane, then
 whole rows are permuted.
 """

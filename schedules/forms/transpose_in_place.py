@@ -91,8 +91,8 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
 def _folded(width: int) -> tuple[int, int]:
     """Return number and width of the rows into which a single-row plane, as of a signal, is divided.
 
-    Return (1, width) if nothing divides it. The longest rows of at most a quarter of the width need the fewest moves;
-    scratch is then a quarter of the tensor.
+    Return (1, width) if nothing divides the width. The longest rows of at most a quarter of the width need the fewest
+    moves; scratch is then a quarter of the tensor.
     """
     shorter = (n for n in range(width // 4, 1, -1) if width % n == 0)
     row = next(shorter, width)

@@ -33,7 +33,7 @@ from tvm_cascade.schedules.tir.staging import NotRowwiseError, inlined, stage
 
 @dataclass(frozen=True)
 class Accumulating:
-    """A kernel that consumes elements `[begin, end)` of its flattened input.
+    """A kernel that consumes elements `[begin, end)` of the flattened input.
 
     Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` where
     `kernel.scratch_bytes > 0`; `acc`, pointer to the accumulator, 8-byte aligned; a pointer per output, to the whole
@@ -48,7 +48,7 @@ class Accumulating:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """The block that reads the input: its update and initial value, and the variables that index the input."""
+    """The block that reads the input: update, initial value, and the variables that index the input."""
 
     realize: Any  # the SBlockRealize
     store: Any  # the update of the accumulator

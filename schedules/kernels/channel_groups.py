@@ -1,8 +1,8 @@
-"""Channel-tiled kernels of an inverted bottleneck: its wide intermediate a group of channels at a time.
+"""Channel-tiled kernels of an inverted bottleneck: the wide intermediate a group of channels at a time.
 
 The PrimFunc (`cascading.channels`) is an expansion, a depthwise convolution and a projection in sequence, with the
-attribute `channel_groups`. Moving its blocks by schedule primitives would still compute all channels of a row at once, so
-new loops are written around the statements of its blocks, for columns [x0, x1) of row y:
+attribute `channel_groups`. Moving the blocks by schedule primitives would still compute all channels of a row at once,
+so new loops are written around the blocks' statements, for columns [x0, x1) of row y:
 
     sums[x, d] = 0
     for g: for r, c covered by the windows, e of g: acc = 0; for i: acc += x[r, c, i] * we[i, e]; wide[r, c, e] = requantize(acc)

@@ -51,8 +51,8 @@ class Computation:
         return pixel_kernel(self.func, self.constants, self.access, f"{self.name}_pixels")
 
     def has_plain_rows(self, tensors: Sequence[Tensor]) -> bool:
-        """Test that it runs by rows of NHWC tensors of batch 1, or is a single row; `tensors` are its inputs and
-        outputs.
+        """Test that the computation runs by rows of NHWC tensors with batch 1, or is a single row; `tensors` are inputs
+        and outputs.
 
         Performance schedules assume that axis 1 is the row axis. Rows along axis 2 of `[1, 1, H, W]` are contiguous,
         too, but W elements long.

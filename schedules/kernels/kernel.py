@@ -1,6 +1,6 @@
-"""The calling convention of kernels: private PrimFuncs over pointers that return int32 0, and their parameters.
+"""The calling convention for kernels: private PrimFuncs over pointers that return int32 0, and their parameters.
 
-Row r of a tensor lies at slot `r % height` of its storage, a ring of `height` rows. Parameters, in order
+Row r of a tensor lies at slot `r % height` in storage, a ring of `height` rows. Parameters, in order
 (`RowKernel.params` lists them):
 
 - per activation input i: `x{i}`, pointer to slot 0 of its storage; `x{i}_slot`, the slot of the window's first row,
@@ -12,9 +12,9 @@ Row r of a tensor lies at slot `r % height` of its storage, a ring of `height` r
 - per output: a pointer to the first element of its row y, and `out{i}_plane` where its rows are not contiguous;
 - `y`, the output row. A whole-operator kernel ignores it: the pointers are then those of whole tensors.
 
-A pixel kernel (`schedules.kernels.pixel_kernel`) computes columns `[begin, end)` of row y. Pixel p of a tensor,
-`row * columns + column`, lies at slot `p % pixels` of its storage. Its parameters differ where a tensor's pixels are
-contiguous; where they are not (NCHW), they are those of a row kernel:
+A pixel kernel (`schedules.kernels.pixel_kernel`) computes columns `[begin, end)` of row y. Pixel p of a tensor, `row *
+columns + column`, lies at slot `p % pixels` in storage. The parameters differ for tensors with contiguous pixels; for
+other tensors (NCHW) they are a row kernel's:
 
 - `x{i}_slot` is the slot of pixel `max(first(y), 0) * columns + max(first column of begin, 0)`, the first that can be
   read; `x{i}_pixels`, the number of pixel slots of the storage, replaces `x{i}_height`;
@@ -101,7 +101,7 @@ _FORMS: WeakValueDictionary[Hashable, Deferred] = WeakValueDictionary()  # what 
 
 @dataclass(frozen=True)
 class RowKernel:
-    """A row kernel (or, with `whole`, a kernel of the whole operator), its constants and its parameters."""
+    """A row kernel (or, with `whole`, a kernel for the whole operator), constants and parameters."""
 
     code: PrimFunc | Deferred
     constants: tuple[np.ndarray, ...]  # in parameter order, possibly repacked for the kernel

@@ -1,4 +1,4 @@
-"""Rewriting a kernel to write pixels `pitch` bytes apart, so that its output becomes a part of a join (concat).
+"""Rewriting a kernel to write pixels `pitch` bytes apart, so that the output becomes a part of a join (concat).
 
 before: `out[e] = v`, contiguous pixels of `c` elements
 after:  `out[e // c * p + e % c] = v`, `p` elements from pixel to pixel
@@ -73,7 +73,7 @@ def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, 
 
 
 def _by_pixels(loop: Any, views: set[Buffer], unit: int) -> Any:
-    """Split a loop that stores neighbouring elements of several pixels of `unit` bytes into two; else return it
+    """Split a loop that stores neighbouring elements of several pixels with `unit` bytes into two; else return the loop
     unchanged.
     """
     count, store, var = tir.int_value(loop.extent), loop.body, loop.loop_var

@@ -2,8 +2,8 @@
 
 A rolling buffer of rows holds K rows for a K-row window; a rolling buffer of pixels holds K - 1 rows and a few pixels
 of the row-major stream (as line buffers in streaming hardware do). Pixel p lies at slot `p % pixels`. A kernel call
-gets the slot of the first pixel it may read, so every pixel in its window is at that slot plus its distance in the
-stream, less `pixels` past the ring's end: a comparison for each tap, no remainder.
+gets the slot of the first pixel to read, so every pixel in the window is at that slot plus the distance in the stream,
+less `pixels` past the ring's end: a comparison for each tap, no remainder.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ attributes.
 `passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which stores kind and attributes in the
 function's attributes, because only functions survive Relax's transforms. `read_spec` reads them back. The code that
 selects, builds or counts kernels works on an `OperatorSpec`. The spec for a part of an operator (a tile of pixels or
-rows, a part of a concat) is a `dataclasses.replace` of the operator's.
+rows, a part of a concat) is a `dataclasses.replace` of the operator's spec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stages of an operator, read from its PrimFunc: which parts of the output can be computed alone, and at what work.
+"""The stages of an operator, read from the PrimFunc: which output parts can be computed alone, and at what work.
 
 A stage is a block that computes one buffer. The answers agree with the scheduled kernel's (`schedules.tir.staging`), in
 a fraction of the time; None or False stands for "not known here: build the kernel".
@@ -19,7 +19,7 @@ from tvm_cascade.schedules.tir.staging import is_movement
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A block with one store, in loops over all values of its axes."""
+    """A block with one store, in loops over all values of the axes."""
 
     extents: Mapping[Var, int]  # of its axes, in loop order
     store: Any
@@ -99,8 +99,8 @@ def computes_parts(stages: Sequence[Stage], params: Sequence[Buffer], axes: Sequ
 
 
 def _places(outer: tuple[Var, ...], user: Stage, load: Any) -> tuple[int, ...] | None:
-    """Return a buffer's axes read by `user` at its variables `outer`, provided that it reads all of every remaining
-    axis.
+    """Return a buffer's axes read by `user` at the variables `outer`, provided that every remaining axis is read in
+    full.
     """
     found: list[int] = []
     for var in outer:

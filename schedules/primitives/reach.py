@@ -1,4 +1,4 @@
-"""Access analysis of stages: the slices (rows or columns) of a producer read by a slice of a stage.
+"""Access analysis for stages: the slices (rows or columns) of a producer read by a slice of a stage.
 
 Slice y of a stage reads the producer's slices from `(y * stride + first) // denominator` to `(y * stride + last) //
 denominator`, both included; slices outside the tensor are padding. A convolution has denominator 1; depth_to_space and
@@ -37,7 +37,7 @@ class Reach:
 
 
 def reach_of(index: Expr, slice_var: Var, domains: Mapping[Var, int]) -> Reach | None:
-    """Find the reach of an index expression over all values of its variables but `slice_var`; None if unknown.
+    """Find the reach of an index expression over all values of the variables except `slice_var`; None if unknown.
 
     `domains` are the extents of all variables in the index, which start from 0.
     """

@@ -6,11 +6,11 @@ be scheduled further. Cascades planned by `passes.Cascade` do not use these prim
 in a trace's order.
 
 TVM's own `rolling_buffer` takes one buffer of a chain ("should have at least one dimension range that matches a rolling
-pattern") and recomputes the sums below it. Here the loop over stripes is skewed: in iteration i every rolled block
-computes the slices that its readers need and that are not computed yet, as many as the readers advance by. It begins
-as many iterations before the output as it must be ahead, so that a ring holds only the slices from the oldest still to
-be read to the newest: 3 rows for each of a chain of 3x3 convolutions. (If the stages warmed up one after the other, the
-rings would need 8, 7, 6, … rows.)
+pattern") and recomputes the sums below. Here the loop over stripes is skewed: in iteration i every rolled block
+computes the slices needed by readers and not computed yet, as many as the readers advance by. The block begins as many
+iterations before the output as needed, so that a ring holds only the slices from the oldest still to be read to the
+newest: 3 rows for each of a chain of 3x3 convolutions. (If the stages warmed up in turn, the rings would need 8, 7, 6,
+… rows.)
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ def stripe(
             for y, x, r in T.grid(2, 8, 3):
                 high[yo * 2 + y, x] = max(high[yo * 2 + y, x], low[yo * 2 + y + r, x])
 
-    Never unsafe: what cannot be striped is refused. It costs work where stripes overlap.
+    Never unsafe: impossible stripes are refused. Overlapping stripes cost work.
     """
     return _applied(target, lambda func: _stripe(func, height, width, block, producers, axes))
 
 
 def rolling_buffer(target: Target, *blocks: str) -> Target:
-    """Keep the results of blocks of a striped function in ring buffers, so that stripes recompute nothing.
+    """Keep the results of blocks in a striped function in ring buffers, so that stripes recompute nothing.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
                 if yo * 2 + y - 2 >= 0:
                     high[yo * 2 + y - 2, x] = max(high[yo * 2 + y - 2, x], low[(yo * 2 + y - 2 + r) % 4, x])
 
-    Unsafe where the loops over stripes are reordered or run in parallel afterwards: each iteration reads what earlier ones
-    left in the ring.
+    Unsafe if the loops over stripes are reordered or run in parallel afterwards: each iteration reads results left in
+    the ring by earlier iterations.
     """
     return _applied(target, lambda func: _roll(func, blocks))
 

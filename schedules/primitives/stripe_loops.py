@@ -35,7 +35,7 @@ class Cut:
         return cls(loop, size, axis, axes, readers, by_group, range(-warm_up(by_group, rolled), -(-extent // size)))
 
     def slice(self, group: Group, inner: Var) -> Expr:
-        """Return the slice of a group computed by iteration `inner` of its own loop, inside the loop over stripes."""
+        """Return the slice of a group computed by iteration `inner` of the group's loop, inside the loop over stripes."""
         span = self.spans[group]
         first = span.start + span.period * self.iterations.start
         return sym.Analyzer().simplify(self.loop * span.period + inner + first)
@@ -59,7 +59,7 @@ def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rol
 
 
 def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
-    """Write a group's loops: over the pixels of its head, and inside them its stages in turn.
+    """Write a group's loops: over the head's pixels, and inside them the stages in turn.
 
     Variables of the head that `fixed` maps to values have no loops.
     """

@@ -1,8 +1,8 @@
 """Dependence analysis for striping: a PrimFunc's stages, their readers, and the slices each iteration computes.
 
-A stage is a block that writes a single element of a single buffer per iteration. A group is a stage (its head) with the
-stages that only it reads, element for element, such as a convolution's accumulator and requantization. A group's stages
-are computed together, pixel by pixel, so only the group's result needs a buffer of several pixels.
+A stage is a block that writes a single element of a single buffer per iteration. A group is a stage (the head) with the
+stages only it reads, element for element, such as a convolution's accumulator and requantization. A group's stages are
+computed together, pixel by pixel, so only the group's result needs a buffer of several pixels.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stage:
         return any(iv.iter_type == tirx.IterVar.CommReduce for iv in self.realize.block.iter_vars)
 
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
-        """Return its loads (of `buffer`, if given), without loads of the element it updates."""
+        """Return the loads (of `buffer`, if given), without loads of the updated element."""
         store = tir.stores(self.realize.block.body)[0]
         loads = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
         return loads if buffer is None else [x for x in loads if x.source.same_as(buffer)]
@@ -101,7 +101,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
 
 
 def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
-    """Make the stage of a block; `statement` is its loop nest, if it is the only block in it."""
+    """Make the stage of a block; `statement` is the loop nest, if the block is alone inside."""
     written = tir.stores(realize.block.body)
     if len(written) != 1 or len(realize.block.writes) != 1:
         raise StripeError(realize.block.name_hint, "it writes more than one element an iteration")
@@ -149,7 +149,7 @@ Reader = tuple[Group, Reach]
 
 
 def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[Group, list[Reader]]]:
-    """Find for each group the axis of its result that is cut, and its readers with their reach.
+    """Find for each group the cut axis of the result, and the readers with their reach.
 
     `axis` is the axis of the last group's result. Raises `StripeError` if the reach of a read is unknown.
     """
@@ -212,7 +212,7 @@ def spans(
 ) -> dict[Group, Span]:
     """Compute the slices every group computes per iteration, if the last group computes `step` slices.
 
-    A rolled group computes only new slices, as many as its readers advance by; any other group recomputes everything
+    A rolled group computes only new slices, as many as the readers advance by; any other group recomputes everything
     they read.
     """
     by_group: dict[Group, Span] = {}

@@ -294,7 +294,7 @@ class ConvRow(ABC):
         return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
 
     def singles(self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int) -> None:
-        """Emit the products of `taps` one at a time; `lo` is the tap whose input is at `at`."""
+        """Emit the products of `taps` one at a time; `lo` is the tap with the input at `at`."""
         k, g = self.k, self.g
         for tap in taps:
             places = [at + (tap - lo) + p * g.strides[1] * g.channels for p in range(pixels)]

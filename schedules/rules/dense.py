@@ -89,7 +89,7 @@ def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:
     """Test that rounding once and rounding twice agree for every |acc| below 2^30.
 
     Both are monotone, so it suffices to compare them near each acc at which the output first reaches a value v, and to
-    check that it does so there.
+    check that the output does so there.
     """
     if m < 1 << 30:
         return False

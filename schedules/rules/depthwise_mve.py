@@ -31,7 +31,7 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def _fits_halfword(conv: QuantizedConv, *weights: np.ndarray) -> bool:
-    """Test that the products of any inputs and `weights`, arrays of equal shape, sum up to a halfword in every element."""
+    """Test that products of any inputs and `weights`, arrays of equal shape, sum up to a halfword in every element."""
     reach = sum(np.abs(w.astype(np.int64)) for w in weights) * max(abs(v) for v in RANGES[conv.dtype])
     return int(np.max(reach)) < 1 << 15
 

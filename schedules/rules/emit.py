@@ -168,8 +168,8 @@ class KernelBuilder(Builder):
     def kernel(self, emit: Callable[[], object], rows: int = 1, form: Hashable | None = None) -> RowKernel:
         """Build the kernel whose statements `emit` adds when its function is first used.
 
-        Builders with equal `form` emit the same statements: their kernels share a function. It computes `rows` rows per
-        call and returns 0; its pointers do not alias.
+        Builders with equal `form` emit the same statements: the kernels share a function, which computes `rows` rows
+        per call and returns 0; pointers do not alias.
         """
 
         def write() -> PrimFunc:

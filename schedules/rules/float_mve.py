@@ -34,8 +34,8 @@ DEPTHWISE_PIXELS = (3, 4)
 
 
 class _Conv(OuterProducts):
-    """Convolution by outer products: one input value times the weights of four output channels at a time. If these are
-    no whole vectors, zero weights and biases fill the last, and only its outputs are stored.
+    """Convolution by outer products: one input value times four output channels' weights at a time. If these are no
+    whole vectors, zero weights and biases fill the last, and only real outputs are stored.
     """
 
     by_form = True

@@ -1,5 +1,5 @@
-"""Row kernels of float32 max pools for cores with a floating-point unit, one channel at a time, or four by MVE vectors;
-and of means over rows and columns by vectors.
+"""Row kernels for float32 max pools on cores with a floating-point unit, one channel at a time, or four by MVE vectors;
+and for means over rows and columns by vectors.
 
 Each maximum begins with the least number, each sum with zero; they take the taps in the generic kernel's order.
 """

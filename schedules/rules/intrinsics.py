@@ -77,7 +77,7 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
 
 
 def copied(count: int) -> Callable[..., Value]:
-    """Return a memcpy of `count` bytes from the second address to the first; they must not overlap, their types do not
+    """Return a memcpy of `count` bytes from the second address to the first; the ranges must not overlap, types do not
     matter.
     """
     size, volatile = tirx.const(count, "int32"), tirx.const(False, "bool")

@@ -40,7 +40,7 @@ def each_vector(
 ) -> None:
     """Store `count` elements, four or more, to `out` from `start` on: `value(i)` is the vector from element `i` on.
 
-    If they are no whole vectors, the last vector overlaps the previous vector. It is computed before anything is
+    If they are no whole vectors, the last vector overlaps the previous vector, and is computed before anything is
     stored, so elements may lie in their operands' place.
     """
     last = k.let(value(i32(count - LANES)), "last", f"{dtype}x{LANES}") if count % LANES else None

@@ -1,9 +1,9 @@
 """Kernels for operators that only copy data: rows of concatenations, padding and slices along columns or channels, and
 states.
 
-An output row is a sequence of runs, each contiguous in an input or filled with one value; or it is a row from one of
-several inputs. If all runs are aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time);
-otherwise the generic kernel, which copies element by element, is as good.
+An output row is a sequence of runs, each contiguous in an input or filled with one value; or a row from one of several
+inputs. If all runs are aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time); otherwise the
+generic kernel, which copies element by element, is as good.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """List the variants for operators that only copy (`Move`): by vectors of 16 or 8 bytes, if the core has them, then
-    by words.
+    """List the variants for operators that only copy (`Move`): by vectors with 16 or 8 bytes, if the core has them,
+    then by words.
 
     There are none if runs are not aligned to words.
     """

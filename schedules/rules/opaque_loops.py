@@ -14,7 +14,7 @@ from tvm_cascade.schedules.tir import Value, i32
 
 
 class OpaqueLoops(ConvRow):
-    """A convolution whose loops take their counts from the first numbers in its int32 table."""
+    """A convolution with loop counts from the first numbers in the int32 table."""
 
     passes: list[int]  # what `pass_counts` returned, which the table begins with
 
@@ -38,7 +38,7 @@ class OpaqueLoops(ConvRow):
 
 
 class OuterProducts(OpaqueLoops):
-    """A convolution that adds one input value times the weights of a block of output channels at a time (`_tap`)."""
+    """A convolution that adds one input value times the weights for a block of output channels at a time (`_tap`)."""
 
     group = 1
 

@@ -205,7 +205,7 @@ class Pooling(ABC):
 
 
 class OpaqueTaps(Pooling):
-    """A sum whose loop over a row's taps takes its count from the table: LLVM would write out a loop with a known
+    """A sum whose loop over a row's taps takes the count from the table: LLVM would write out a loop with a known
     count, and compute the address of every tap too far from the first.
     """
 
@@ -387,7 +387,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def served(pool: Pool, forms: Sequence[tuple[str, type[Pooling]]]) -> list[Variant]:
-    """List the variants among those forms, each with its name, that can do a pool's number of channels."""
+    """List the variants among those forms, each with a name, that can do a pool's number of channels."""
     channels = pool.window.channels
     able = [(n, f) for n, f in forms if channels % f.lanes == 0 or (f.overlaps and channels > f.lanes)]
     return [Variant(name, lambda form=form: form(pool).build()) for name, form in able]

@@ -119,7 +119,7 @@ def centred(weights: np.ndarray, zero_point: int) -> np.ndarray:
 
 
 def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
-    """Read a convolution fused with a concat of its input: as if the concat existed, then with its `parts`.
+    """Read a convolution fused with a concat of the input: as if the concat existed, then with `parts`.
 
     The parts' tables are the first constants.
     """

@@ -1,4 +1,4 @@
-"""Requantization of convolutions: a short exact form, used where a compile-time check proves it exact for the layer.
+"""Requantization of convolutions: a short exact form, used if a compile-time check proves exactness for the layer.
 
 The reference is TFLite's `MBQM(acc, m, s) + zo`, clamped. MBQM (MultiplyByQuantizedMultiplier) rounds twice: in SRDHM
 (SaturatingRoundingDoublingHighMul), then in RDivPOT (RoundingDivideByPOT). With multiplier m, shift s (negative to the
@@ -7,8 +7,8 @@ right), zero points zx of the input and zo of the output, e = -s and r = 2^(e-1)
     h = (2 acc * m + 2^31) / 2^32 + r        rounded down; one `smmlar` on cores that have it
     y = clamp((h + (acc >> 31)) >> e)
 
-`RDivPOT` adds h >> 31 where this adds acc >> 31: they differ only where acc < 0 rounds to h = 0, and there
-(r - 1) >> e equals r >> e. Preconditions, checked per layer:
+`RDivPOT` adds h >> 31, the short form adds acc >> 31: they differ only if acc < 0 rounds to h = 0, and there (r - 1) >>
+e equals r >> e. Preconditions, checked per layer:
 
 - every e >= 1, and every |acc| < 2^30, so that 2 acc does not wrap. The bound on |acc| is the exact range over all int8
   inputs: bias plus the positive (negative) part of the weights times the largest (smallest) x - zx;
@@ -19,8 +19,8 @@ because y is monotone in acc and acc = 0 gives zo: the term is left out.
 
 All other layers use the general form in 64 bits.
 
-Operators on real numbers (`ONCE`) round once, half to even. Where no accumulator lies halfway (`may_tie`) that is
-`h = 2 acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct.
+Operators on real numbers (`ONCE`) round once, half to even. If no accumulator lies halfway (`may_tie`) that is `h = 2
+acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct.
 """
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
     """Compute `1 / (2 f)` in Q0.31, at most 2^31 - 1, for f in [1/2, 1), the sum shifted left by its `zeros` leading
     zeros.
 
-    Source: gemmlowp's `one_over_one_plus_x_for_x_in_0_1`. No step saturates: estimates lie in [0.94, 2] and their
-    errors, the first at most 1/17, only shrink.
+    Source: gemmlowp's `one_over_one_plus_x_for_x_in_0_1`. No step saturates: estimates lie in [0.94, 2] and the errors,
+    the first at most 1/17, only shrink.
     """
     turned = tirx.shift_left(total.astype("uint32"), zeros.astype("uint32"))
     half = k.let(tirx.shift_right(turned, tirx.const(1, "uint32")).astype("int32"), "half")

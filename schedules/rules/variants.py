@@ -1,6 +1,6 @@
 """Kernel variants: named alternative kernels of an operator, and the shape key for recorded choices.
 
-A rule module lists the variants that apply to an operator, its default first. `schedules.tuning.tune` compares them by
+A rule module lists the variants for an operator, the default first. `schedules.tuning.tune` compares them by
 instruction counts, `schedules.rules.select` picks one.
 """
 
@@ -26,7 +26,8 @@ def shape_key(spec: OperatorSpec) -> str:
     """Return an operator's key in databases of counts, as text: kind, types, shapes, strides, padding, axis and
     dilation.
 
-    Weights, zero points and scales are not part of it: their values change counts by a few instructions per output.
+    Weights, zero points and scales are not part of the key: their values change counts by a few instructions per
+    output.
     """
     given = spec.attributes
     parts = [spec.kind, *(f"{t.dtype}[{_listed(t.shape)}]" for t in (*spec.inputs, spec.output))]

@@ -13,8 +13,8 @@ NOALIAS = "tirx.noalias"
 
 
 def alike(functions: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a module's PrimFuncs; if any lacks `tirx.noalias`, as kernels that overwrite their input do, remove it
-    from all.
+    """Return a module's PrimFuncs; if any lacks `tirx.noalias`, like kernels that overwrite the input, remove the
+    attribute from all.
     """
     if all(NOALIAS in dict(f.attrs or {}) for f in functions.values()):
         return dict(functions)

@@ -1,8 +1,8 @@
 """Exact floating-point literals in generated C.
 
-TVM's C back end prints seven significant digits, where a float needs nine and a double seventeen: 1/70 would be a unit in
-the last place too small, and with it whatever is quantized by it. `mark_floats` turns constants that seven digits do not
-determine into calls of dummy functions with the bits in their names; `print_floats` turns these into literals in the text.
+TVM's C back end prints seven significant digits; a float needs nine and a double seventeen: 1/70 would be a unit in the
+last place too small, and so would values quantized by that scale. `mark_floats` turns constants not determined by seven
+digits into calls of dummy functions with the bits in the name; `print_floats` turns these into literals in the text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Flattening of multi-dimensional buffers to pointers: the addressing of ring buffers and scratch in a row kernel.
 
-Row r of a tensor lies at slot `r % height` of its storage. A kernel call gets the slot of its window's first row, so
-the window's row j is at slot `slot + j`, less `height` past the ring's end: a comparison, no remainder. Padding rows
-have no slot; if the window starts with padding, slots count from row 0, which is at slot 0 of any ring.
+Row r of a tensor lies at slot `r % height` in storage. A kernel call gets the slot of the window's first row, so the
+window's row j is at slot `slot + j`, less `height` past the ring's end: a comparison, no remainder. Padding rows have
+no slot; if the window starts with padding, slots count from row 0, which is at slot 0 of any ring.
 
 Buffers allocated by the kernel become offsets into `scratch`, unless they are small enough for registers.
 """
@@ -58,7 +58,7 @@ class Slots:
     """Addressing of an input's rows in its ring.
 
     `first` is the window's first row as an expression of y. The variables are kernel parameters; `plane` and `row` are
-    the element strides of storages with rows that are not contiguous (NCHW), else None.
+    the element strides for storages with rows that are not contiguous (NCHW), else None.
     """
 
     first: Expr

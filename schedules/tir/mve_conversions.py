@@ -34,7 +34,7 @@ def keep_products(func: PrimFunc) -> PrimFunc:
 
 
 def _is_fraction(factor: Any) -> bool:
-    """Test that a factor, or each of its lanes, is 2 to a negative power."""
+    """Test that a factor, or each lane, is 2 to a negative power."""
     constant = factor.value if isinstance(factor, tirx.Broadcast) else factor
     return isinstance(constant, tirx.FloatImm) and 0 < constant.value < 1 and frexp(constant.value)[0] == 0.5
 

@@ -2,8 +2,8 @@
 
     before: for i: T.int64(10): out[i] = x[i] + i             after: for i: 10: out[i] = x[i] + Cast("int64", i)
 
-TVM's own pass (`ForceNarrowIndexToInt32`) takes no function that reads or writes 64-bit integers. Comparisons of loop
-variables and constants, such as padding's, are narrow too if nothing in them can exceed 32 bits.
+TVM's own pass (`ForceNarrowIndexToInt32`) takes no function that reads or writes 64-bit integers. Comparisons between
+loop variables and constants, such as padding's, are narrow too if no operand can exceed 32 bits.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
 
 
 def skipped_conditions(sum_update: Any) -> list[Expr]:
-    """Return the padding conditions that the rewrite removes from a sum's update; without them it always runs."""
+    """Return the padding conditions removed from a sum's update by the rewrite; without them the update always runs."""
     choice = _Rewriter({}).skipped(sum_update)
     return [] if choice is None else tir.conjuncts(choice.args[0])
 
@@ -104,8 +104,8 @@ class _Rewriter:
         return pad <= first if isinstance(value, tirx.Max) else pad >= first
 
     def _to_bound(self, condition: Any) -> bool:
-        """Turn a comparison into a bound of the innermost loop, around this update alone, that it depends on; if
-        possible.
+        """Turn a comparison into a bound of the innermost loop, around this update alone, that the comparison depends
+        on; if possible.
         """
         if isinstance(condition, (tirx.LE, tirx.LT)):
             slack = condition.b - condition.a

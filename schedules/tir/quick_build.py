@@ -25,7 +25,7 @@ QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 def register_pipeline(name: str, *passes: Any) -> str:
     """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then the needs of LLVM and of an entry with
-    tensors; return it.
+    tensors; return the name.
 
     TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in
     kernels that take raw pointers.
@@ -73,7 +73,8 @@ _ROOM = 8 << 20  # bytes that have to be free for the files of a module
 
 
 def linked(module: Any) -> Any:
-    """Link a module of unoptimised LLVM code as a shared library and load it; return `module` if it cannot be linked.
+    """Link a module of unoptimised LLVM code as a shared library and load the result; return `module` if linking is
+    impossible.
 
     Its functions may call only functions in this process. Others, such as the float16 conversions in compilers, are
     known only to LLVM's JIT.

@@ -47,7 +47,7 @@ def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
 
 
 def _change(condition: Any, var: Var) -> Sequence[int]:
-    """Return the value of `var` from which its comparison with a constant has another result; empty for any other
+    """Return the value of `var` from which a comparison with a constant has another result; empty for any other
     condition.
     """
     if not isinstance(condition, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)) or not tir.uses(condition, var):

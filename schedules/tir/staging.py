@@ -5,9 +5,9 @@
             for n, y, x, f: out[..] = requantize(acc[..])                 for ry, rx, rc: acc += (if inside: x[..]) * w
                                                                           out[..] = requantize(acc)
 
-Stages that only move data (padding, casts) are inlined. Every other stage moves into its consumers' deepest loop that
-computes nothing twice; its buffer shrinks to the part live there, for instance to a scalar for a convolution's
-accumulator. An operator whose stages cannot move into the row loop without recomputation runs whole.
+Stages that only move data (padding, casts) are inlined. Every other stage moves into the consumers' deepest loop that
+computes nothing twice; the buffer shrinks to the live part, for instance to a scalar for a convolution's accumulator.
+An operator whose stages cannot move into the row loop without recomputation runs whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotRowwiseError(Exception):
 def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc:
     """Schedule and lower `func` down to loops over multi-dimensional buffers.
 
-    `outer[i]` are output i's axes whose loops stand outermost: its row axis, or its row and column axes. They are
+    `outer[i]` are output i's axes whose loops stand outermost: the row axis, or the row and column axes. They are
     annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` if a stage
     has to be computed outside these loops.
     """
@@ -143,8 +143,8 @@ def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
 def _loops_of_axes(sch: Any, block: Any, axes: tuple[int, ...]) -> list[Any]:
     """Return the loops around a block over axes of its output.
 
-    The block has a loop for each axis, or writes whole parts of the output, one per step of its loops. Raises
-    `NotRowwiseError` if an axis has no loop.
+    The block has a loop for each axis, or writes whole parts of the output, one per loop step. Raises `NotRowwiseError`
+    if an axis has no loop.
     """
     loops = sch.get_loops(block)
     written = tir.stores(sch.get(block).body)
@@ -202,7 +202,7 @@ def _move_down(sch: Any, block: Any, outer: int) -> None:
 
 
 def _split_initialisation(sch: Any, block: Any) -> None:
-    """Move a block's reduction loops innermost and its initialisation in front of them."""
+    """Move a block's reduction loops innermost and the initialisation in front of them."""
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
     bindings = _bindings(sch, block)

@@ -1,5 +1,5 @@
-"""Operations that compilers compute once: repeated in a statement, or, for floats, moved before a loop that does not
-change them.
+"""Operations that compilers compute once: repeated in a statement, or, for floats, moved before a loop they do not
+change in.
 
 Expressions repeat shared parts, and without an FPU an operation takes dozens of instructions. Integers are not moved
 before loops: the kernels' own code does that, and indices count nothing.
@@ -50,7 +50,7 @@ class Loop:
 
 
 class ComputedOnce:
-    """The cost of an operation at its position; `local` are hashes of buffers that no pointer leads to."""
+    """The cost of an operation at one position; `local` are hashes of buffers without pointers to them."""
 
     def __init__(self, local: set[int]) -> None:
         self.local = local

@@ -80,9 +80,9 @@ class Counter:
 
     `functions` are the possible targets of a `GlobalVar` call; `factors`, by name, multiply their counts. `memory`
     gives an element's value in a buffer that is not local, None if unknown. `inlines` tells that a compiler sees
-    functions at their calls: functions called with constants alone become part of their caller. `unrolled` is the
-    number of instructions up to which LLVM writes out iterations of a loop with a known count, 0 for GCC; `vectors`
-    tells that it vectorizes loops.
+    functions at their calls: functions called with constants alone become part of the caller. `unrolled` is the number
+    of instructions up to which LLVM writes out iterations of a loop with a known count, 0 for GCC; `vectors` tells that
+    loops are vectorized.
     """
 
     core: Core
@@ -352,7 +352,7 @@ _FREE = {tirx.Var, tirx.IntImm, tirx.FloatImm}
 
 @cache
 def _operands(kind: type) -> list[str]:
-    """Return the fields of an operation that hold its operands."""
+    """Return an operation's fields that hold operands."""
     return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]
 
 

@@ -86,5 +86,5 @@ def _free(kind: type) -> bool:
 
 @cache
 def _operands(kind: type) -> list[str]:
-    """Return the fields of an operation that hold its operands."""
+    """Return an operation's fields that hold operands."""
     return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]

@@ -143,7 +143,7 @@ def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc 
 
 
 def require_json() -> None:
-    """Raise `MissingToolError` for versions of `apache-tvm-ffi` whose JSON writer crashes: MetaSchedule needs it."""
+    """Raise `MissingToolError` for versions of `apache-tvm-ffi` with a crashing JSON writer, which MetaSchedule needs."""
     installed = version("apache-tvm-ffi")
     if installed.startswith("0.1.15"):  # it faults on any type, which nothing can catch
         remedy = f"MetaSchedule crashes with {installed}; pip install 'apache-tvm-ffi<0.1.15'"

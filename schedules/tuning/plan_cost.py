@@ -1,8 +1,8 @@
 """Instructions and cycles of a whole plan, estimated from the very code it is lowered to: kernels, helpers, calls.
 
-Every operator's step is written as in the driver (`schedules.driver.lower_plan`), whatever kernel form it calls, and
-counted for a sample of the plan's steps; each kernel's count is multiplied by its family's rate. An operator's cycles
-are its instructions times the cycles per instruction in kernels of its family.
+Every operator's step is written as in the driver (`schedules.driver.lower_plan`), for every kernel form, and counted
+for a sample of the plan's steps; each kernel's count is multiplied by the family's rate. An operator's cycles are the
+instructions times the cycles per instruction in kernels of the family.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def with_fetches(plan: Plan, kernels: Sequence[tuple[Work, float]]) -> list[Work
 
 
 def fetching(position: int) -> float:
-    """Return the instructions that fetch a step of the operator running at `position` in its segment."""
+    """Return the instructions that fetch a step for the operator running at `position` in the segment."""
     return _FETCH + _COMPARE * position
 
 

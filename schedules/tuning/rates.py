@@ -41,7 +41,7 @@ class Family:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Return the keys of its rate in a table: the variant itself, else the schedule with all its variants."""
+        """Return the keys of the family's rate in a table: the variant itself, else the schedule with all variants."""
         return f"{self.kind}|{self.dtype}|{self.variant}", f"{self.kind}|{self.dtype}|{self.rule}"
 
 

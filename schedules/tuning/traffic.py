@@ -165,7 +165,7 @@ class _TrafficReader(Reader):
         return sum((self.value(v) for v in inner if _is_expression(type(v))), 0.0)
 
     def _called(self, call: Any) -> Any:
-        """Count the bytes of an intrinsic: of its arguments, and moved by itself through pointers."""
+        """Count the bytes of an intrinsic: read in arguments, and moved by the intrinsic through pointers."""
         name, args = str(getattr(call.op, "name", "")), [a for a in elements(call.args) if _is_expression(type(a))]
         if name.endswith("address_of"):
             return 0.0

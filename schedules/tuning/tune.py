@@ -75,7 +75,7 @@ class Database:
         self._take(other._rows())
 
     def difference(self, other: Database) -> Database:
-        """Return the counts of this database that are missing or different in `other`."""
+        """Return the counts missing or different in `other`."""
         extra = Database()
         for name, shape, options in self._rows():
             theirs = other._entries.get(name, {}).get(shape, {})

@@ -43,7 +43,7 @@ def shape_features(key: str) -> OpFeatures:
 
 
 def variant_vector(variant: str, analytic: KernelCost) -> list[float]:
-    """Compute a variant's features: from its name (kernel kind, core, blocking), and the logarithms of its analytic
+    """Compute a variant's features: from the name (kernel kind, core, blocking), and the logarithms of the analytic
     cost.
     """
     module, _, name = variant.rpartition(".")

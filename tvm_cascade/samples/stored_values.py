@@ -1,4 +1,4 @@
-"""From the values of a data set to those that an input stores."""
+"""Convert values from a data set to the values stored by an input."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def stored_values(values: np.ndarray, spec: TensorSpec, what: str = "the data") 
     scale) + zero_point`, within the type's range, a float input the float, and an integer input without a scale, such
     as indices, the same integers.
 
-    Raises `UsageError`, which names `what`, for integers that an input without a scale cannot hold, and for real values
-    that are not numbers.
+    Raises `UsageError`, which names `what`, for integers an input without a scale cannot hold, and for real values that
+    are not numbers.
     """
     dtype = np.dtype(spec.dtype)
     values = values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -32,7 +32,7 @@ class Validation(TypedDict):
 
 
 class Quantization(TypedDict):
-    """A quantized file that was written, and what is quantized in it."""
+    """A written quantized file, and the tensors quantized there."""
 
     model: Annotated[str, "Path of the float model"]
     output: Annotated[str, "Path of the quantized one"]

@@ -45,7 +45,7 @@ def _object(record: type, definitions: dict[str, Schema]) -> Schema:
 
 
 def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
-    """Derive the schema of a value; records in it become `definitions` under their class names."""
+    """Derive the schema of a value; records inside become `definitions` under their class names."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
         return _of(inner, definitions) | _told(notes)
@@ -67,7 +67,7 @@ def _of(kind: Any, definitions: dict[str, Schema]) -> Schema:
 
 
 def _told(notes: list[object]) -> Schema:
-    """Limits and description of a value from the notes on its type: a text, its unit, its least value."""
+    """Derive limits and description from the notes on a value's type: a text, the unit, the least value."""
     found: Schema = {}
     for note in notes:
         if isinstance(note, AtLeast):

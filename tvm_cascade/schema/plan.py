@@ -116,7 +116,7 @@ class PlacementBound(TypedDict):
 
 
 class FastPoint(TypedDict):
-    """A plan in named memories that no other beats in both bytes of the fastest and cycles."""
+    """A plan in named memories no other plan beats in both cycles and bytes of the fastest memory."""
 
     fast_bytes: Annotated[Bytes, "What it takes of the fastest memory"]
     cycles: Annotated[Count, "Estimated, of one inference"]
@@ -158,7 +158,7 @@ class Rewritten(TypedDict):
 
 
 class Removed(TypedDict):
-    """A layer that is planned with fewer channels than the file has: those were constant, or nobody read them."""
+    """A layer planned with fewer channels than the file has: the missing channels were constant or unread."""
 
     layer: Annotated[str, "The tensor of the file that it computes"]
     channels: Annotated[Count, "Outputs left out; 0 where it only reads fewer inputs"]
@@ -167,7 +167,7 @@ class Removed(TypedDict):
 
 
 class FramePoint(TypedDict):
-    """What a frame may keep, against what it then has to compute."""
+    """The bytes a frame may keep, against the work then needed."""
 
     state_bytes: Annotated[Bytes, "Kept from frame to frame"]
     macs: Annotated[Count, "Multiply-accumulates of a frame"]
@@ -179,7 +179,7 @@ class _SometimesOfFrame(TypedDict, total=False):
 
 
 class Frame(_SometimesOfFrame):
-    """A network whose window slides, `--hop`: what a frame does beside what the whole window takes."""
+    """A network with a sliding window, `--hop`: a frame's work beside the whole window's."""
 
     hop: Annotated[Count, "New rows of a frame"]
     window_rows: Annotated[Count, "Rows of the window"]
@@ -210,7 +210,7 @@ class _Sometimes(TypedDict, total=False):
 
 
 class Plan(_Sometimes):
-    """The memory plan of a network. Sizes are in bytes and count all RAM of the network but its stack."""
+    """The memory plan of a network. Sizes are in bytes and count all RAM but the stack."""
 
     model: Annotated[str, "Name of the model's file, without its ending"]
     baseline_peak_bytes: Annotated[Bytes, "Arena of the network planned layer by layer"]
@@ -269,7 +269,7 @@ class Plan(_Sometimes):
 
 
 class Compilation(Plan):
-    """The plan of a network, and the project that was written for it."""
+    """The plan of a network, and the project written from the plan."""
 
     target: Annotated[str, "The core"]
     board: Annotated[str, "The board, or 'host'"]

@@ -21,7 +21,7 @@ class _SometimesOfRun(TypedDict, total=False):
 
 
 class Run(_SometimesOfRun):
-    """Measurements of one inference, and how its outputs compare."""
+    """Measurements of an inference, and the comparison of outputs."""
 
     board: Annotated[str, "Where it ran: a board, a port or 'host'"]
     arena_bytes: Annotated[Bytes, "The arena"]

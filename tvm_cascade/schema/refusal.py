@@ -1,4 +1,4 @@
-"""What every command prints under `--json` where it refuses."""
+"""The output of every command under `--json` when the command refuses."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class _Ended(TypedDict, total=False):
 
 
 class Refusal(_Ended):
-    """Printed in place of the command's own object where it refuses; the exit status is 1, 2, 130 or 143."""
+    """Printed in place of the command's own object on refusal; the exit status is 1, 2, 130 or 143."""
 
     error: Annotated[Error, "What was wrong"]

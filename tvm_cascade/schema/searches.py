@@ -133,7 +133,7 @@ class Trial(Timed):
 
 
 class RulesRead(TypedDict):
-    """What became of the rules of a file."""
+    """The fate of the rules in a file."""
 
     verified: Annotated[Count, "Rules that hold on random tensors, and were searched"]
     refused: Annotated[dict[str, str], "By name, why others are not used"]

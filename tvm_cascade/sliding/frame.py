@@ -179,7 +179,7 @@ class FramePlan:
 
 
 def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
-    """Plan a frame that keeps every row needed again, except rows of the tensors `dropped`, which it recomputes.
+    """Plan a frame that keeps every row needed again, except rows of the tensors `dropped`, which are recomputed.
 
     For a dropped tensor without rows, recompute the underlying sum.
     """

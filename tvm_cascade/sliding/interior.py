@@ -1,4 +1,4 @@
-"""The rows of every tensor that are the same function of the stream wherever the window stands.
+"""The rows of every tensor that are the same function of the stream at every window position.
 
 A row is interior if it depends on rows of the input alone, and no padding. A tensor's interior rows are a single range
 [first, end). With a stride of S input rows to a row, and `hop` rows a frame, row r in a frame is row r + s in the frame

@@ -117,7 +117,7 @@ def _frame(
 def _rows_of(
     network: SlidingNetwork, step: Step, symbols: _Symbols, values: dict[int, dict[int, Row]], rows: range | list[int]
 ) -> dict[int, Row]:
-    """Compute rows of an operator's output as expressions of its inputs."""
+    """Compute rows of an operator's output as expressions in the inputs."""
     made: dict[int, Row] = {}
     for row in rows:
         read: list[Hashable] = [step.output]

@@ -34,7 +34,7 @@ class Program:
 
 
 def target_for(board: str) -> str:
-    """Return a board's default target: its own core, or the target with most of its instructions.
+    """Return a board's default target: its own core, or the target with most of the core's instructions.
 
     Raises `UsageError` for an unknown board.
     """
@@ -46,8 +46,8 @@ def target_for(board: str) -> str:
 def require_board(board: str, port: str | None) -> str | None:
     """Return the serial port of `board`, None if it is emulated; `port` may be "auto".
 
-    Raises `UsageError` for a board that is unknown, that nothing emulates or that has no serial port, and for a port
-    with no board or several; `MissingToolError` without the emulator or pyserial.
+    Raises `UsageError` for a board that is unknown, without emulator or without serial port, and for a port with no
+    board or several; `MissingToolError` without the emulator or pyserial.
     """
     if port is None:
         if board != HOST:

@@ -1,4 +1,4 @@
-"""Compile a model into a folder of its own for as long as its validation takes."""
+"""Compile a model into a separate folder for the time of a validation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Kernels of multi-branch networks that run in stages of concurrent operators, on CPUs and GPUs: schedules and tuning."""
+"""Kernels for multi-branch networks that run in stages with concurrent operators, on CPUs and GPUs: schedules and
+tuning.
+"""

@@ -41,7 +41,7 @@ def extent(sch: Schedule, loop: Any) -> int:
 
 
 def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
-    """Fuse loops that follow each other, and with `parallel` share their steps among threads."""
+    """Fuse loops that follow each other, and with `parallel` split the steps among threads."""
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if parallel:
         sch.parallel(fused)

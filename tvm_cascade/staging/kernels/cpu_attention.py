@@ -1,8 +1,7 @@
 """Attention on CPUs, and other kernels of several reductions along rows, such as softmax and layer normalization.
 
-One loop over tiles of rows holds everything: scores of a tile, their softmax and its product with the values stay in the
-nearest cache, and nothing but the result is written. The rows of a tile are independent, so a reduction's steps over them
-overlap.
+One loop over tiles of rows holds everything: a tile's scores, the softmax and the product with the values stay in the
+nearest cache, and only the result is written. A tile's rows are independent, so a reduction's steps overlap.
 """
 
 from __future__ import annotations

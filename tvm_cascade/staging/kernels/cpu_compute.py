@@ -1,7 +1,7 @@
 """Float32 operators for CPUs as TE computes over packed weights and, where they are packed, packed tensors.
 
-A tensor of `[n][channels][h][w]` is packed as `[n][channels/v][h][w][v]`, v the lanes of a vector. Computes read either and
-write the plain layout; `pack` behind one and `unpack` in front of one are fused into it.
+A tensor `[n][channels][h][w]` is packed as `[n][channels/v][h][w][v]`, v the lanes of a vector. Computes read both
+layouts and write the plain layout; `pack` behind a compute and `unpack` in front are fused.
 """
 
 from __future__ import annotations

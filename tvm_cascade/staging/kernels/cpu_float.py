@@ -1,9 +1,9 @@
 """CPU schedules of float32 kernels, for one core or all; the loops are the same, so both compute the same bits.
 
-Convolutions (`cpu_compute.direct_conv2d`) have the most optimized schedule: an accumulator tile of v channels and some
-pixels of a row held in vector registers over the whole reduction. `direct_product` and other products have tiles, too.
-Pools and depthwise convolutions of packed tensors keep the channels of a pixel in a register; those of plain ones, and
-element-wise operators, are only split over threads by output rows, and vectorized by the compiler.
+Convolutions (`cpu_compute.direct_conv2d`) have the most optimized schedule: an accumulator tile with v channels and
+some pixels of a row, held in vector registers over the whole reduction. `direct_product` and other products have tiles,
+too. Pools and depthwise convolutions on packed tensors keep a pixel's channels in a register; on plain tensors these,
+and element-wise operators, are only split over threads by output rows, and vectorized by the compiler.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MOST_TAPS = 25  # of a window whose loops are unrolled
 def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
     """Schedule a kernel by the first rule that fits, for one core or (`parallel`) all; unchanged if no rule fits.
 
-    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`). Kernels that sum in bfloat16 stay
-    unscheduled: TVM cannot store vectors of bfloat16 in an accumulator.
+    `accumulators`: most vectors in an accumulator tile (`processors.accumulators`). Kernels that sum in bfloat16 stay
+    unscheduled: TVM cannot store bfloat16 vectors in an accumulator.
     """
     if _sums_in_bfloat16(s_tir.Schedule(func)):
         return func
@@ -131,7 +131,7 @@ def _is_packed(sch: Schedule, block) -> bool:
 
 
 def _output_loops(sch: Schedule, acc, last, blocks: Any) -> list[Any]:
-    """Order the loops over the output: batch, tiles of blocks, rows, columns, blocks of a tile, channels of a block."""
+    """Order the loops over the output: batch, block tiles, rows, columns, blocks in a tile, channels in a block."""
     count, packed, first = 1 if blocks is None else blocks, _is_packed(sch, last), _channel_axis(sch, acc, last) == 1
     loops = sch.get_loops(last)
     if _is_pointwise(sch, acc):
@@ -158,7 +158,7 @@ def _is_pointwise(sch: Schedule, acc) -> bool:
 
 
 def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
-    """Join the rows of a convolution's accumulator and of its output, whose rows are axis `axis`, to a single one."""
+    """Join the rows of a convolution's accumulator and output, whose rows are axis `axis`, to a single row."""
     wide = extent(sch, sch.get_loops(last)[axis + 1])
 
     def joined(rows: int, rank: int) -> Any:

@@ -1,4 +1,4 @@
-"""CPU schedule of `cpu_compute.direct_pointwise`, a convolution of one tap whose vectors are of pixels."""
+"""CPU schedule for `cpu_compute.direct_pointwise`, a convolution with one tap and pixel vectors."""
 
 from __future__ import annotations
 

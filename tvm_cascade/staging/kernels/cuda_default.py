@@ -1,7 +1,7 @@
 """dlight's default schedules for CUDA, and the targets that they are made for.
 
-A rule of dlight's that raises on a kernel, as its GEMV does on the attention of a single token, counts as one that does
-not apply: the next rule is asked, and the logger `tvm_cascade` tells.
+A dlight rule that raises on a kernel, as GEMV does on a single token's attention, counts as not applicable: the next
+rule is asked, and the logger `tvm_cascade` tells.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -116,7 +116,7 @@ def on_tensor_cores(func: Any) -> bool:
 
 
 class _Guarded:
-    """A rule of dlight's whose failures are noted instead of raised."""
+    """A dlight rule whose failures are noted instead of raised."""
 
     def __init__(self, rule: Any) -> None:
         self._rule = rule

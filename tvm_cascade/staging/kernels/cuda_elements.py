@@ -1,4 +1,4 @@
-"""Pools, depthwise convolutions and other short sums on CUDA: a thread computes whole results, one after the other."""
+"""Pools, depthwise convolutions and other short sums on CUDA: a thread computes whole results in turn."""
 
 from __future__ import annotations
 

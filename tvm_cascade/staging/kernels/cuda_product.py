@@ -71,7 +71,7 @@ def product(sch: Schedule, acc: Any) -> Schedule:
 
 
 def _as_matrix(sch: Schedule, acc: Any, last: Any) -> None:
-    """Give the last block the axes of the product: its rows are the pixels, in order, and its columns the channels."""
+    """Give the last block the axes of the product: rows are the pixels, in order, and columns the channels."""
     product = sch.get(acc).writes[0].source
     region = next(r.region for r in sch.get(last).reads if r.source.same_as(product))
     axes = [v.var for v in sch.get(last).iter_vars]
@@ -161,7 +161,7 @@ def _by_warps(sch: Schedule, tiles: Sequence[Any], parts: Sequence[Any]) -> tupl
 
 
 def _stage(sch: Schedule, block: Any, step: Any, tiles: Tiles, lanes: int) -> None:
-    """Read both operands of a step into shared memory; what gathers the pixels is part of that."""
+    """Read both operands of a step into shared memory; this includes the gathering of pixels."""
     pixels, _ = (_to_shared(sch, block, operand, step, tiles, lanes) for operand in (0, 1))
     sch.compute_inline(sch.get_producers(pixels)[0])
 

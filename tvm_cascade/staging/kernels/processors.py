@@ -1,4 +1,4 @@
-"""Processors as targets of stage kernels: their TVM target, and how many accumulators their vector registers hold."""
+"""Processors as targets for stage kernels: TVM target, and the number of accumulators in the vector registers."""
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false

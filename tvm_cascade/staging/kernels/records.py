@@ -1,10 +1,10 @@
-"""Tuning records of stage kernels: one JSON file per folder, keyed by a digest of the kernel's text and the target.
+"""Tuning records for stage kernels: one JSON file per folder, keyed by a digest of the kernel's text and the target.
 
 A record holds the schedule trace that measured faster than the default, or says that none did. MetaSchedule's own
 database keeps every candidate and every workload (about 90 kB a convolution); this file keeps only what is used later.
 
-On CPUs the target of records is `llvm` (one core) for every CPU model; `machine` says where they were measured. On
-CUDA it includes the architecture.
+On CPUs the records' target is `llvm` (one core) for every CPU model; `machine` names the machine measured. On CUDA the
+target includes the architecture.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -48,12 +48,12 @@ class Record:
 
 
 def digest(func: PrimFunc) -> str:
-    """Compute the key of a kernel in records: 24 hex digits of the SHA-256 of the TVMScript text."""
+    """Compute a kernel's key in records: 24 hex digits from the SHA-256 of the TVMScript text."""
     return hashlib.sha256(func.script().encode()).hexdigest()[:24]
 
 
 class KernelRecords:
-    """The records in a folder, which `add` creates where it is missing. Raises `UsageError` where they cannot be read."""
+    """The records in a folder; `add` creates a missing folder. Raises `UsageError` for unreadable records."""
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE
@@ -87,7 +87,7 @@ class KernelRecords:
 
 
 class TunedKernels:
-    """Schedules of kernels for one target: the recorded one where there is one, else the default."""
+    """Schedules of kernels for one target: the recorded schedule if there is a record, else the default."""
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
         """Load the records in `folder`; None: use defaults only.

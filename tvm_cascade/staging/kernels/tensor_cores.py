@@ -1,9 +1,9 @@
-"""Intrinsics of tensor cores by what is multiplied, for sums in float32: WMMA's fragments, as TVM's code for CUDA knows them.
+"""Tensor core intrinsics by the multiplied type, for sums in float32: WMMA fragments, as known to TVM's code for CUDA.
 
-TVM has a library of intrinsics (`tvm.s_tir.tensor_intrin`), none of bfloat16, and parses all 250 of them when it is imported,
-which takes ten seconds and more: these are made when they are asked for. TVM's code for CUDA refuses fragments of float32,
-which TF32 is made of: `tf32_intrinsics` calls a CUDA function that loads them from shared memory, rounds them and multiplies,
-into fragments of sums that TVM knows.
+TVM has a library of intrinsics (`tvm.s_tir.tensor_intrin`), none for bfloat16, and parses all 250 on import, which
+takes ten seconds and more: these are made on demand. TVM's code for CUDA refuses float32 fragments, needed for TF32:
+`tf32_intrinsics` calls a CUDA function that loads operands from shared memory, rounds and multiplies, into fragments of
+sums known to TVM.
 """
 
 # TVMScript: names are TVM's, and types are values.

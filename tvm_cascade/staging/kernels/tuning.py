@@ -1,9 +1,9 @@
 """Tuning of stage kernels by MetaSchedule: the search space, the search, and the comparison with the default schedule.
 
 On CPUs, convolutions (`cpu_compute.direct_conv2d` and `direct_pointwise`) are tuned, for one core and without parallel
-loops: a kernel that runs in a concurrent group and one that all threads share have the same loops, so both compute the
-same bits. On CUDA every kernel is tuned, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates;
-the fastest ones are measured again, in alternation with the default schedule, and recorded only where they are faster.
+loops: a kernel in a concurrent group and a kernel shared by all threads have the same loops, so both compute the same
+bits. On CUDA every kernel is tuned, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates;
+the fastest are measured again, in alternation with the default schedule, and recorded only if faster.
 """
 
 from __future__ import annotations

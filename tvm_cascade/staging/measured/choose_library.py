@@ -1,4 +1,6 @@
-"""Which kernels of a network a library computes: those that take less time there than ours, measured in captured graphs."""
+"""The kernels a library computes in a network: kernels that take less time there than ours, measured in captured
+graphs.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Choose the fastest of several equivalent modules by running them in turn.
 
-Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median of its speedups
-over the first one, run by run. It must win by `margin`, and its least time must be no longer; so, with the original first,
-a rewritten module is not chosen because of noise.
+Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median speedup over
+the first, run by run. A candidate must win by `margin`, with a least time no longer; so, with the original first, a
+rewritten module is not chosen because of noise.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def fastest(
     """Compiles and runs `main` of every module on the same random inputs, on the CPU.
 
     Short programs run more rounds than `runs`, up to `_MOST_ROUNDS` in `_ENOUGH` seconds: their ratios scatter more.
-    `clock` gives seconds; `time.process_time` with one thread is least disturbed by other programs. Raises
-    `UsageError` where the modules' inputs differ.
+    `clock` gives seconds; `time.process_time` with one thread is least disturbed by other programs. Raises `UsageError`
+    if the modules' inputs differ.
     """
     inputs = [_inputs(mod, seed) for mod in modules]
     if any([(a.shape, a.dtype) for a in x] != [(a.shape, a.dtype) for a in inputs[0]] for x in inputs):
@@ -121,8 +121,9 @@ def fastest(
 
 
 def decide(rounds: Sequence[Sequence[float]], margin: float, certain: bool = False) -> Choice:
-    """Choose by `rounds`, the seconds of every candidate in each round: the first, unless another wins by `margin` in the
-    median of ratios and its least time is no longer; if `certain`, only with 95 % confidence that the median exceeds 1."""
+    """Choose by `rounds`, the seconds of every candidate in each round: the first, unless another wins by `margin` in
+    the median ratio with a least time no longer; if `certain`, only with 95 % confidence that the median exceeds 1.
+    """
     count = len(rounds[0])
     columns = [[r[0] / r[k] if r[k] else 1.0 for r in rounds] for k in range(count)]
     ratios = [median(column) for column in columns]

@@ -1,9 +1,10 @@
 """Final choice of a measured schedule: whole programs are run in turn where stages were measured.
 
 A sum of stages' medians leaves out effects between stages (caches, the waking of threads), and the least of many noisy
-costs is too low. So the schedule that the search returns is run in turn with the sequential and the greedy one, and for
-several networks with the one in which each is a group of a single stage, on the same inputs. It is kept unless one of
-these is faster by `MARGIN` in the median of paired runs and the median's confidence interval excludes chance.
+costs is too low. So the searched schedule is run in turn with the sequential and the greedy schedule, and for several
+networks with the schedule that makes each network a group of a single stage, on the same inputs. The searched schedule
+is kept unless a rival is faster by `MARGIN` in the median of paired runs and the median's confidence interval excludes
+chance.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BASELINES = ("sequential", "greedy")
 
 @dataclass(frozen=True)
 class Finalists:
-    """Names of the schedules that were run, the searched one first, and the choice with their times and ratios."""
+    """Names of the schedules run, the searched first, and the choice with times and ratios."""
 
     names: tuple[str, ...]
     choice: Choice

@@ -1,7 +1,7 @@
 """Measure stages on a bench's CPU, with the kernels that `ScheduleStages` would emit.
 
-A concurrent stage is timed as the one parallel region it becomes, a group alone as its kernels one by one. Inputs are
-random and stay in cache where they fit, as a producer's output would.
+A concurrent stage is timed as the parallel region to emit, a group alone as kernels one by one. Inputs are random and
+stay in cache if they fit, as a producer's output would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tvm_cascade.staging.program.specs import Kernel, Spec
 
 
 class NetworkRunner(ABC):
-    """Base class of the runners of one network: its operators' kernels, and a cached timer for every stage measured."""
+    """Base class for a network's runners: the operators' kernels, and a cached timer for every stage measured."""
 
     def __init__(self, net: StageGraph, units: UnitGraph, bench: Bench, tuned: TunedKernels, cpu: bool) -> None:
         self.net, self.bench, self._tuned, self._cpu = net, bench, tuned, cpu

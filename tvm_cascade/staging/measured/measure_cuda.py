@@ -1,8 +1,8 @@
 """Measure stages on a bench's GPU, with the kernels, streams and events that `ScheduleStages` would emit.
 
-Where a network has more weights than the GPU's cache holds, a kernel of the network finds its weights in memory. Measurements
-do too then: the graph that is timed empties the cache first, every copy of the stage has weights of its own, and what the
-emptying takes is subtracted.
+If a network has more weights than the GPU's cache holds, a kernel finds the weights in memory. Measurements do too
+then: the timed graph empties the cache first, every copy of the stage has separate weights, and the emptying time is
+subtracted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def evicted_bytes(net: StageGraph, bench: Bench) -> int:
 
 
 def probe(groups: Sequence[Sequence[Kernel]], bench: Bench, evicted: int = 0) -> Program:
-    """`COPIES` copies of a stage of scheduled kernels, in one CUDA graph; `evicted` as in `probe_module`."""
+    """Build `COPIES` copies of a stage with scheduled kernels, in one CUDA graph; `evicted` as in `probe_module`."""
     mod = probe_module(groups, bench.target, COPIES, bench.device, evicted=evicted)
     return Program(compile_stages(mod, bench.built_for), (), kept=not evicted)  # each is as large as the cache
 

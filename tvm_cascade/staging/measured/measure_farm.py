@@ -80,7 +80,7 @@ def on_farm(runner: Runner, bench: Bench) -> Runner:
 
 
 class _Guess(RecordedCost):
-    """Costs of stages that were measured, else the analytic model's, scaled to them; remembers what it was asked."""
+    """Costs of measured stages, else the analytic model's scaled to them; remembers all stages asked for."""
 
     name = "guess"
 

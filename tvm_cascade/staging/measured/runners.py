@@ -1,4 +1,4 @@
-"""The runner of a network's stages for a bench, and the analytic model of what it measures."""
+"""The runner of a network's stages for a bench, and the analytic model for this bench."""
 
 from __future__ import annotations
 

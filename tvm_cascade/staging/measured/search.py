@@ -138,7 +138,7 @@ def _with_tuning(data: Schedule, report: Report | None, library: Chosen | None) 
 
 
 def _refuse_idle_cudnn(asked: StagesRequest) -> None:
-    """Raise `UsageError` where kernels of cuDNN cannot be measured, or what was measured cannot be kept."""
+    """Raise `UsageError` if cuDNN's kernels cannot be measured, or the measurements cannot be kept."""
     if not asked.cudnn:
         return
     if asked.metaschedule is None or not asked.target.startswith("cuda"):
@@ -180,15 +180,16 @@ def measured_model(
     metaschedule: str | Path | None = None,
     streams: int | None = None,
 ) -> MeasuredCost:
-    """Costs measured on a bench. `metaschedule`: folder with records of the tuned kernels to measure. `streams`: of a GPU; None:
-    one for each unit."""
+    """Make the costs measured on a bench. `metaschedule`: folder with records of the tuned kernels to measure.
+    `streams`: for a GPU; None: one per unit.
+    """
     runner = on_farm(runner_on(bench, net, units, metaschedule, streams), bench)
     options = QUICK if isinstance(runner, FarmRunner) else MeasureOptions()
     return MeasuredCost(runner, RecordStore(database, runner.device), options)
 
 
 def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> NetworkSchedule:
-    """Search by measurements of every stage; those of the best schedule are measured once more."""
+    """Search by measurements of every stage; the best schedule's stages are measured once more."""
     return confirm(model, partial(_priced, net, model, options))
 
 
@@ -200,8 +201,9 @@ def search_learned(
     options: Options,
     budget: int = _LEARNED_BUDGET,
 ) -> tuple[NetworkSchedule, CostModel]:
-    """Search by measurements of few stages and predictions of the others, which correct the device's `analytic` model;
-    returns the schedule and the model behind it."""
+    """Search by measurements of few stages and predictions for the rest, which correct the device's `analytic` model;
+    returns the schedule and the model behind.
+    """
     model = LearnedCost(measured, analytic)
     alone = [(CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view"]
     measured.fill(alone)  # several at a time where the bench can

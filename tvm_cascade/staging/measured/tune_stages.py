@@ -1,4 +1,4 @@
-"""Tuning the kernels of a staged network where a bench measures: a CPU or a GPU of this machine, or of a farm."""
+"""Tuning a staged network's kernels on a bench: a CPU or a GPU in this machine, or in a farm."""
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false

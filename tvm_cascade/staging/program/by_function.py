@@ -1,7 +1,7 @@
-"""Functions of a module that can have staged programs: which they are, and each as a module of its own.
+"""Functions of a module that can have staged programs, and each as a separate module.
 
-A staged program is made of the `main` of a module (`ScheduleStages`). Here every function that callers of the module know
-becomes such a module, with the functions that it calls inlined; `passes.join_modules` makes one module of the programs.
+A staged program is made from a module's `main` (`ScheduleStages`). Here every function known to the module's callers
+becomes such a module, with called functions inlined; `passes.join_modules` makes one module from the programs.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -24,7 +24,7 @@ _BESIDE_FLOATS = ("bool", "int32", "int64")  # types of masks and indices
 
 
 def entry_functions(mod: IRModule) -> list[str]:
-    """Return the names of the Relax functions that no function of `mod` calls, in order: public ones, and `main`."""
+    """Return the names of the Relax functions not called in `mod`, in order: public functions, and `main`."""
     functions = {gv: f for gv, f in mod.functions_items() if isinstance(f, relax.Function)}
     called = {name for f in functions.values() for name in _called(f)}
     return [

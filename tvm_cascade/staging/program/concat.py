@@ -1,10 +1,9 @@
 """Copy elimination for concats in staged programs: operands are allocated inside the result and written in place.
 
-An operand can be placed in the result's storage if its own storage holds nothing else. A concat whose operands all can
-needs no kernel. Operands that are no run of the result's bytes, as along the channels where these lie last, are parts of it
-(`Slice`): whoever writes one writes a part of the result, and whoever reads it reads a part. Kernels for CUDA do.
-(MetaFlow's artifact has the flag `exclusive_concat` for the same; IOS, section 5, has the inverse: the outputs of a merged
-operator are read in place.)
+An operand can be placed in the result's storage if the operand's own storage holds nothing else. A concat whose
+operands all can needs no kernel. Operands that are no contiguous part of the result, as along channels that lie last,
+are parts (`Slice`): kernels for CUDA write and read parts. (MetaFlow's artifact has the flag `exclusive_concat` for the
+same; IOS, section 5, has the inverse: a merged operator's outputs are read in place.)
 """
 
 from __future__ import annotations

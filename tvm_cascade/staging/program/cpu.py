@@ -1,7 +1,7 @@
-"""Concurrent stages on CPUs: fuses the groups of a stage into one kernel with a parallel loop, one lane per worker.
+"""Concurrent stages on CPUs: fuses a stage's groups into one kernel with a parallel loop, one lane per worker.
 
 `for lane in T.parallel(n): if lane == 0: ... elif lane == 1: ...` over the bodies of single-threaded kernels. TVM's own
-thread pool runs the lanes; `TVM_NUM_THREADS` must give it as many threads, or lanes run one after the other.
+thread pool runs the lanes; `TVM_NUM_THREADS` must give as many threads, or lanes run one after another.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

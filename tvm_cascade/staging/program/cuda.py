@@ -8,9 +8,9 @@
                         for each stage of several groups: fork (each stream waits for `here`), kernels on their
                         streams, join (`here` waits for each stream)
 
-Streams and events are handled by calls of TVM's runtime through `R.call_packed`; no Python runs during inference. TVM
-captures on a stream of its own that it does not expose; `current_stream`, a host kernel, gets it from the runtime.
-The streams are non-blocking: nothing orders them against the default stream, so every use is between fork and join.
+Streams and events are handled by calls to TVM's runtime through `R.call_packed`; no Python runs during inference. TVM
+captures on a hidden stream; `current_stream`, a host kernel, gets this stream from the runtime. The streams are
+non-blocking: nothing orders them against the default stream, so every use is between fork and join.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

@@ -271,7 +271,7 @@ class _Reader:
         return relax_names.graph_kind(name)
 
     def _lay_out(self, t: int, axes: tuple[int, int]) -> None:
-        """Set the row and column axis of a rank-4 tensor without any, from the layout of an operator that reads it."""
+        """Set the row and column axis of a rank-4 tensor without any, from a reading operator's layout."""
         tensor = self.tensors[t]
         if tensor.row_axis is None and len(tensor.shape) == 4:
             self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])

@@ -1,8 +1,9 @@
-"""Builds the kernels of a staged program: one unscheduled PrimFunc per kernel, its constants computed and packed.
+"""Builds the kernels of a staged program: one unscheduled PrimFunc per kernel, constants computed and packed.
 
-A kernel is an anchor operator with the operators fused into it (`parallel.units`). They become one primitive Relax
-function, which TVM legalizes and fuses. On CPUs float convolutions without groups and dense layers use the TE of
-`staging.kernels.cpu_float`, with weights packed here. Merged operators share one kernel with stacked, zero-padded weights.
+A kernel is an anchor operator with the fused operators (`parallel.units`). They become one primitive Relax function,
+legalized and fused by TVM. On CPUs float convolutions without groups and dense layers use the TE of
+`staging.kernels.cpu_float`, with weights packed here. Merged operators share one kernel with stacked, zero-padded
+weights.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

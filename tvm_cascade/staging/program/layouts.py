@@ -1,9 +1,9 @@
-"""Which tensors of a staged program for CPUs are packed: `[1][C/v][H][W][v]` instead of `[1][C][H][W]`, v lanes of a vector.
+"""The packed tensors of a staged program for CPUs: `[1][C/v][H][W][v]` instead of `[1][C][H][W]`, v lanes of a vector.
 
-A kernel that computes vectors of channels writes a packed tensor vector by vector, and its readers find the channels of a
-pixel beside each other; a plain tensor is scattered and gathered. (NCHWc in NeoCPU, Liu et al., USENIX ATC 2019, section
-3.1.) Where the channels are whole vectors, a packed tensor has the bytes of the plain one, and a part of whole vectors is
-the same run of memory in both, so places and views of tensors are those of the plain layout.
+A kernel that computes vectors of channels writes a packed tensor vector by vector, and readers find a pixel's channels
+beside each other; a plain tensor is scattered and gathered. (NCHWc in NeoCPU, Liu et al., USENIX ATC 2019, section
+3.1.) If the channels are whole vectors, a packed tensor has the plain tensor's bytes, and a part of whole vectors is
+the same memory range in both, so places and views of tensors follow the plain layout.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Kernels of a library, cuDNN, in place of ours: one packed call for a product and what is fused behind it.
+"""Kernels of a library, cuDNN, in place of ours: one packed call for a product and the operators fused behind.
 
     call_packed("tvm_cascade.cudnn", text, x, [addend], weight, [bias], y)
 
-`text` is a JSON object that says what is computed (`LibraryProduct.text`). Whoever runs the program registers the function
-(`runtime/library_kernels.py`); inside of a captured program it runs once, while kernels are recorded, so that no Python
-stays in the loop. Where a tensor is a part of another one along the channels, the call gets the whole one and says where the
-part begins.
+`text` is a JSON object that describes the computation (`LibraryProduct.text`). The program's user registers the
+function (`runtime/library_kernels.py`); inside a captured program the function runs once, while kernels are recorded,
+so that no Python stays in the loop. If a tensor is a part of another along the channels, the call gets the whole tensor
+and the part's begin.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -34,7 +34,7 @@ CUDNN = "tvm_cascade.cudnn"  # the packed function
 
 @dataclass(frozen=True)
 class LibraryProduct:
-    """A convolution of an image with channels last, or a product of matrices, and what is done to its result."""
+    """A convolution of an image with channels last, or a matrix product, with the operations on the result."""
 
     source: int  # tensor that is multiplied
     weight: np.ndarray  # of a convolution [out channels][rows][columns][in channels], of a product [depth][columns]

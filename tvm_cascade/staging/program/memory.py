@@ -1,9 +1,10 @@
 """Memory plan of a staged program: an arena offset for every storage.
 
-Memory is planned over steps, so tensors that concurrent groups use are live for the whole stage and share no bytes.
-(`StaticPlanBlockMemory` assumes sequential operators, and would let a group overwrite a tensor that another group still reads.)
-Of a captured program, what a single group of a step alone uses lies in an arena of that group, planned over its kernels: they
-run one after the other. A processor runs all groups as one function, whose parameters must not share memory.
+Memory is planned over steps, so tensors used by concurrent groups are live for the whole stage and share no bytes.
+(`StaticPlanBlockMemory` assumes sequential operators, and would let a group overwrite a tensor another group still
+reads.) In a captured program, tensors used only by a single group of a step lie in an arena of that group, planned over
+the group's kernels, which run one after another. A processor runs all groups as one function, whose parameters must not
+share memory.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ Uses = dict[int, list[int]]  # by storage: times at which it is read or written
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arena's layout. `problem` has one buffer per storage, or per group with an arena of its own; its lifetimes are counted
-    in steps."""
+    """The arena's layout. `problem` has one buffer per storage, or per group with a separate arena; lifetimes are
+    counted in steps.
+    """
 
     offsets: Mapping[int, int]  # bytes from the arena's begin, by storage (`Place.root`)
     problem: Problem
@@ -61,7 +63,9 @@ def _used(program: Program, k: int) -> Iterator[int]:
 
 
 def _of_single_groups(program: Program, ends: set[int]) -> Iterator[tuple[int, Uses]]:
-    """Groups of concurrent steps and what they alone use: the step, and by storage the positions of kernels in the group."""
+    """List groups of concurrent steps with the storages used only there: the step, and by storage the positions of
+    kernels in the group.
+    """
     users: dict[int, set[tuple[int, int]]] = {}
     for time, step in enumerate(program.steps):
         for g, group in enumerate(step.groups):

@@ -1,12 +1,12 @@
-"""Operators in forms that kernels of staged programs are made of: sorts, scans, scatters and tensors of one number.
+"""Operators in forms fit for staged programs' kernels: sorts, scans, scatters and tensors of one number.
 
-TVM has functions of a target for sorts and scans (`relax.backend.DispatchSortScan`), which allocate memory and call libraries,
-and loops that no rule schedules for scatters: neither a parallel region nor a captured CUDA graph can hold them. Here every
-element counts the elements that come before it, its rank, and the element of rank r is r-th of the result. Equal elements
-keep their order, as ONNX and NumPy's stable sort have it. A sum or product up to an element is that of all elements that are
-not behind it. An element of a scatter looks for the last update that names it. Work grows with the product of the extents
-of what is read and written along the axis, all of it in parallel. A tensor of one number is a broadcast, which is folded:
-TVM cannot legalize every `full`.
+TVM has a target's functions for sorts and scans (`relax.backend.DispatchSortScan`), which allocate memory and call
+libraries, and loops no rule schedules for scatters: neither a parallel region nor a captured CUDA graph can hold them.
+Here every element counts the elements before it, its rank, and the element with rank r is r-th in the result. Equal
+elements keep their order, as in ONNX and NumPy's stable sort. A sum or product up to an element combines all elements
+up to there. An element of a scatter looks for the last update with its index. Work grows with the product of the
+extents read and written along the axis, all in parallel. A tensor of one number is a broadcast, which is folded: TVM
+cannot legalize every `full`.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

@@ -1,9 +1,9 @@
 """Narrow numbers for tensors between kernels: `--precision fp16` and `bf16` of staged programs.
 
-Tensors that are neither inputs nor outputs of the network are stored as float16 or bfloat16; inputs and outputs keep their
-type. Kernels compute in float32 and round what they write. Convolutions without groups and products of matrices multiply
-such values, weights included, and accumulate in float32, as tensor cores do (`staging.kernels.cuda_default`). With `tf32`
-all tensors stay float32, and products round what they multiply, on tensor cores.
+Tensors inside the network are stored as float16 or bfloat16; the network's inputs and outputs keep their type. Kernels
+compute in float32 and round on writing. Convolutions without groups and matrix products multiply such values, weights
+included, and accumulate in float32, as tensor cores do (`staging.kernels.cuda_default`). With `tf32` all tensors stay
+float32, and products round their factors, on tensor cores.
 """
 
 from __future__ import annotations

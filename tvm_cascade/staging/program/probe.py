@@ -1,12 +1,12 @@
-"""Benchmark module of a single stage on CUDA: one CUDA graph that runs several copies of the stage in sequence.
+"""Benchmark module for a single stage on CUDA: one CUDA graph that runs several copies of the stage in sequence.
 
     main():      tensors, streams = get_cached_alloc(stage_resources)   created once, contents undefined
                  run_or_capture(probe, (*tensors, *streams))            recorded once, then replayed
 
-Every copy forks and joins as in `stage_cuda`, so that it takes the time of the stage inside a program; the launch of the
-graph is shared by all copies. All copies read the same tensors; with `own_constants` each has constants of its own, so that
-after `evict_module` has run, or with `evicted` bytes that the graph reads first, none of them finds its weights in the cache,
-as in a network whose weights do not fit there.
+Every copy forks and joins as in `stage_cuda`, and so takes the stage's time inside a program; all copies share the
+graph's launch. All copies read the same tensors; with `own_constants` each has separate constants, so that after
+`evict_module` has run, or with `evicted` bytes read first by the graph, no copy finds weights in the cache, as in a
+network whose weights do not fit there.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

@@ -1,6 +1,7 @@
-"""Staged programs: the kernel launches of a schedule and where tensors are parts of others. `ScheduleStages` emits them as Relax.
+"""Staged programs: a schedule's kernel launches and the places of tensors inside others. `ScheduleStages` emits them as
+Relax.
 
-A *step* is one launch point: a kernel, or all kernels of a stage of several groups.
+A *step* is one launch point: a kernel, or all kernels in a stage with several groups.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vec
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch point of stage number `stage`; `groups`, of indices into `Program.specs`, run concurrently."""
+    """A launch point in stage number `stage`; `groups`, made of indices into `Program.specs`, run concurrently."""
 
     groups: tuple[tuple[int, ...], ...]
     stage: int
@@ -41,8 +42,8 @@ class Place:
 class Program:
     """Kernels to build, steps in execution order, and the place of every tensor.
 
-    `slices` are the parts of merged tensors that their readers cut out of the whole: those that are no run of memory, and
-    those that begin at no multiple of `alignment`.
+    `slices` are the parts of merged tensors cut out by the readers: parts that are no contiguous range, and parts that
+    begin at no multiple of `alignment`.
     """
 
     net: StageGraph
@@ -137,7 +138,9 @@ class _Planner:
         return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
-        """Add the spec of a merged kernel, whose outputs share one storage; returns its index, None if not mergeable."""
+        """Add the spec of a merged kernel, whose outputs share one storage; returns the spec's index, None if not
+        mergeable.
+        """
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
         outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
         alike = len({self.graph.tensors[t].dtype for t in outs}) == 1  # they become parts of one tensor
@@ -166,7 +169,7 @@ class _Planner:
 
 
 def check_groups(program: Program) -> None:
-    """Raise `ValidationError` if a group of a step reads a tensor that another group of the same step writes."""
+    """Raise `ValidationError` if a group in a step reads a tensor another group of the step writes."""
     graph = program.net.graph
     for step in program.steps:
         for a, b in permutations(step.groups, 2):

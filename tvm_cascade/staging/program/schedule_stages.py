@@ -1,13 +1,13 @@
 """`ScheduleStages`: lowers a network to the stages of an inter-operator schedule (IOS), for a stock Relax virtual machine.
 
-On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`) of single-threaded groups; a stage
-of one group calls kernels in sequence, large ones multi-threaded. Kernels with MetaSchedule records (`stage_records`) use
-these, the others default schedules. On CUDA groups run on streams (`stage_cuda`). In both cases `main` consists of kernel
-calls on tensors at planned addresses (`stage_program`), so no further pass has to plan memory or fuse: compile the result
-with `tvm_cascade.runtime.compile_stages`.
+On CPUs a stage with several groups is one kernel with one parallel region (`stage_cpu`) of single-threaded groups; a
+stage with one group calls kernels in sequence, large kernels multi-threaded. Kernels with MetaSchedule records
+(`stage_records`) use these, all others default schedules. On CUDA groups run on streams (`stage_cuda`). In both cases
+`main` consists of kernel calls on tensors at planned addresses (`stage_program`), so no further pass has to plan memory
+or fuse: compile the result with `tvm_cascade.runtime.compile_stages`.
 
-Requires float or integer operators as `stage_graph` reads them. Ensures the same results as one operator after the
-other: the same bits for concurrent stages, float reassociation for merges.
+Requires float or integer operators as `stage_graph` reads them. Ensures the same results as one operator after another:
+the same bits for concurrent stages, float reassociation for merges.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class LowerOptions:
 class ScheduleStages(CascadePass):
     """Lower `main` to the stages of `schedule`, or of the best schedule for the cost model `model`.
 
-    Requires a function `main` of operators that `stage_graph` reads. Ensures that `main` consists of kernel calls in the
-    order of the stages, and that results are equal: bit for bit for concurrent stages, up to the reassociation of floats
-    for merged operators. The module keeps its attributes.
+    Requires a function `main` with operators readable by `stage_graph`. Ensures that `main` consists of kernel calls in
+    stage order, and that results are equal: bit for bit for concurrent stages, up to float reassociation for merged
+    operators. The module keeps the attributes.
 
     Before::
 
@@ -110,7 +110,9 @@ class ScheduleStages(CascadePass):
 
 
 def stage_pipeline() -> tvm.ir.transform.Pass:
-    """Relax passes that lower builtins and shapes of a module of `ScheduleStages`; none of them fuses or plans memory."""
+    """Return the Relax passes that lower builtins and shapes in a module of `ScheduleStages`; none fuses or plans
+    memory.
+    """
     return tvm.transform.Sequential(
         [
             relax.transform.KillAfterLastUse(),
