@@ -14,7 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -22,13 +23,16 @@ import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules import geometry, parts
+from tvm_cascade.schedules.rules.channel_table import ChannelTable
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import interleave
 from tvm_cascade.schedules.rules.parts import Gather, Source
-from tvm_cascade.schedules.rules.requantize import emit_requantize
-from tvm_cascade.schedules.tir import Value, i32
+from tvm_cascade.schedules.tir import Value, i32, tirx
+
+_SHALLOW = 4  # input channels of a convolution whose taps of padding may be counted, at most
+_WORTH_COUNTING = 1024  # bytes of biases, at least, for which they are
 
 Layer: TypeAlias = Any  # a `QuantizedConv`; or, in subclasses with an end of their own, a record with these fields
 
@@ -56,7 +60,10 @@ class ConvRow(ABC):
     by_form: bool = (
         False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
     )
-    may_share: bool = False  # whether a subclass's table has one entry of requantization for equal channels
+    numbers: ChannelTable | None = None  # the table, of the subclasses that do not pack one of their own
+    counts_padding = (
+        False  # whether kernel rows of padding are counted as the zero point: one bias serves all output rows
+    )
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
@@ -66,7 +73,6 @@ class ConvRow(ABC):
     def __init__(self, conv: Layer, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
         self._reads(conv)
-        self.shares = self.may_share and one_requantization(conv)
         summed = conv.parts if not parts.gathers(conv) else ()
         self.part_kernels = [self._part_kernel(i) for i in range(len(summed))] or [self]
         weights = [t.pack_weights() for t in self.part_kernels]
@@ -101,24 +107,21 @@ class ConvRow(ABC):
         return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
-        """Return the int32 table of each channel's requantization constants and biases (`geometry.channel_table`).
-
-        If all channels have equal constants, these stand once, in front of all channels' biases.
-        """
-        folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
-        table = self.conv.requantize.table
-        if self.shares:
-            return np.concatenate([table[0], folded.reshape(-1, folded.shape[-1]).T.ravel()]).astype(np.int32)
-        return geometry.channel_table(self.g, table, folded)
-
-    @property
-    def table_width(self) -> int:
-        """Return the int32 words from one channel's bias to the next."""
-        return geometry.table_width(self.g) - (3 if self.shares else 0)
+        """Return the int32 table of each channel's requantization constants and biases."""
+        conv = self.conv
+        biases = geometry.folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point).reshape(-1, conv.outputs)
+        few = conv.weights.shape[2] <= _SHALLOW and not (conv.parts or conv.non_contiguous)
+        if few and biases.nbytes - 4 * conv.outputs >= _WORTH_COUNTING:
+            self.counts_padding = True
+            groups = self.g.column_groups()
+            sums = [geometry.whole_bias(conv.weights[:, c.k0 : c.k1], conv.bias, conv.input_zero_point) for c in groups]
+            biases = np.concatenate(sums)
+        self.numbers = ChannelTable(conv.requantize, biases, may_share=True)
+        return self.numbers.words
 
     def bias_at(self, y: Value) -> Value:
-        """Index in a channel's entry of the table of the bias for output row `y` and the first column group."""
-        return geometry.bias_index(self.k, self.g, y)
+        """Return the index among a channel's biases of that for output row `y` and the first column group."""
+        return 0 if self.counts_padding else geometry.bias_index(self.k, self.g, y)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Return the weights split into runs of taps, each channel group laid out by `arrange`, one behind another."""
@@ -132,17 +135,19 @@ class ConvRow(ABC):
 
     def without_values(self) -> Layer:
         """Return the layer as far as the function depends on it."""
-        return self.conv.without_values()
+        blank = self.conv.without_values()
+        return replace(blank, input_zero_point=self.conv.input_zero_point) if self.counts_padding else blank
 
     def build(self) -> RowKernel:
         """Build the kernel for a row, or for the window's `tile_rows`."""
-        form = _form(self, (self.blocking, self.shares))
+        form = _form(self, (self.blocking, self.numbers and self.numbers.layout))
         if self.g.tile_rows:
             return self.k.kernel(self._several_rows, self.g.tile_rows, form)
         return self.k.kernel(self._one_row, form=form)
 
     def _one_row(self) -> None:
         k, g = self.k, self.g
+        self._open()
         if self.gather is not None:
             self.rows = self.gather.rows()
         else:
@@ -155,11 +160,16 @@ class ConvRow(ABC):
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
 
+    def _open(self) -> None:
+        if self.numbers is not None:
+            self.numbers.open(self.k, self.table)
+
     def _several_rows(self) -> None:
         """Emit the multi-row kernel: the loop over channel blocks is outermost. For a single input and ungrouped
         channels.
         """
         k, g, outputs = self.k, self.g, self.conv.outputs
+        self._open()
         table = None if self.written_out else k.local(g.kernel[0], "rows")
         widest = max(group.stop - group.start for group in g.column_groups())
         size = min(self._channels_of(min(widest, self.blocking.pixels), outputs), outputs)
@@ -221,6 +231,8 @@ class ConvRow(ABC):
 
     def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         acc = self.start(index, channel, pixels, size)
+        if self.counts_padding:
+            self._padding(acc, group, channel, pixels, size)
         for part in self.part_kernels:
             part.add(acc, group, x, pixels, channel, size, nth)
         self.outputs(acc, x + self.below if self.g.tile_rows else x, channel, pixels, size)
@@ -258,13 +270,38 @@ class ConvRow(ABC):
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         """Declares accumulators [pixels][size], initialized with the biases of column group `index`."""
-        k, width = self.k, self.table_width
+        assert self.numbers is not None
+        k, which = self.k, self.bias + index
         acc = k.local(pixels * size, "acc")
         for j in range(size):
-            bias = k.let(self.table[(channel + j) * width + self.bias + index], "start")
+            bias = self.numbers.bias(k, channel + j, which)
             for p in range(pixels):
                 k.store(acc, p * size + j, bias)
         return acc
+
+    def _padding(self, acc: Value, group: Columns, channel: Value, pixels: int, size: int) -> None:
+        """Add the products of the zero point in the kernel rows that are padding."""
+        k, g = self.k, self.g
+        cut = [(0, self.r0)] if any(r[0] for r in g.rows) else []
+        cut += [(self.r1, g.kernel[0])] if any(r[1] < g.kernel[0] for r in g.rows) else []
+        if not cut:
+            return
+        stride, weights = self.length * self.packed(size), channel * self.taps
+        with k.when(reduce(tirx.Or, [tirx.LT(i32(start), i32(stop)) for start, stop in cut])):
+            sums = k.local(size, "padding")
+            for j in range(size):
+                k.store(sums, j, i32(0))
+            for start, stop in cut:
+                with k.loop(stop - start, "r", start=start) as r:
+                    places = k.let(weights + r * stride, "wat")
+                    for tap in range(group.k0 * self.depth, group.k1 * self.depth):
+                        for j in range(size):
+                            weight = self.w[self.single_place(places, size, j, tap)].astype("int32")
+                            k.store(sums, j, sums[i32(j)] + weight)
+            for j in range(size):
+                more = k.let(sums[i32(j)] * self.conv.input_zero_point, "more")
+                for p in range(pixels):
+                    k.store(acc, p * size + j, acc[i32(p * size + j)] + more)
 
     def window_sums(self, _group: Columns, _x: Value, _pixels: int, _nth: Value) -> Value:
         """Emit the terms `outputs` needs from the windows of a pixel block, whatever the channel; by default nothing."""
@@ -306,32 +343,23 @@ class ConvRow(ABC):
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         """Emits the requantization and the stores of a block."""
+        assert self.numbers is not None
         k, q = self.k, self.conv.requantize
         for j in range(size):
-            entry = 0 if self.shares else (channel + j) * self.table_width
-            m, addend, shift = (k.let(self.table[entry + i], s) for i, s in enumerate(("m", "r", "e")))
-            for p in range(pixels):
-                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
+            sums = [acc[i32(p * size + j)] for p in range(pixels)]
+            for p, value in enumerate(self.numbers.requantized(k, q, channel + j, sums)):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
-
-
-_SHARING = 16  # channels at least: of fewer, a table saves less than another kernel takes
-
-
-def one_requantization(conv: Layer) -> bool:
-    """Return True for a layer of many channels that are all requantized by the same constants."""
-    table = getattr(getattr(conv, "requantize", None), "table", None)
-    return table is not None and len(table) >= _SHARING and bool((table == table[0]).all())
 
 
 class DepthwiseRow(ABC):
     """Builder of a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
 
-    All constants of a channel, or of eight, are in one record: requantization, a bias per row variant
-    (`Sliding.row_variants`: output rows whose windows the border cuts alike), weights. Subclasses choose one or eight.
+    The constants of all channels are one array of words: requantization, biases, weights. Where a subclass has a bias for
+    every row variant (`Sliding.row_variants`: output rows whose windows the border cuts alike), `bias` is its index.
     """
 
     first_bias = 0  # index in a record of the first row variant's bias
+    layout: Hashable = None  # of the constants, where subclasses have several
     by_form: bool = False  # as of `ConvRow`
 
     def __init__(self, conv: Layer, pixels: int) -> None:
@@ -359,7 +387,7 @@ class DepthwiseRow(ABC):
 
     def build(self) -> RowKernel:
         """Build the kernel for a row."""
-        return self.k.kernel(self._emit, form=_form(self, self.pixels))
+        return self.k.kernel(self._emit, form=_form(self, (self.pixels, self.layout)))
 
     def _emit(self) -> None:
         k, g = self.k, self.g

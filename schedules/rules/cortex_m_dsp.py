@@ -38,7 +38,6 @@ OTHERS = tuple(
 class _Conv(ConvRow):
     group = 4
     by_form = True
-    may_share = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         """Emit four taps at a time if the valid taps are aligned with the packed weights, single taps elsewhere."""

@@ -58,10 +58,8 @@ class _LaneOutputs(OpaqueLoops):
         return first * self.words + (j // LANES * self.words + self.head)
 
     def bias_words(self, index: int) -> Value:
-        """Return the offset of the bias vector in an entry, for the current row and column group `index` (`bias_index`
-        starts at 3).
-        """
-        return (self.bias + (index - 1)) * LANES
+        """Return the offset in an entry of the current row's bias vector for column group `index`."""
+        return (self.bias + (index + 2)) * LANES
 
     def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
         m, shift = vector(self.table, words, LANES), vector(self.table, words + LANES, LANES)

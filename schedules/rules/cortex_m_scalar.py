@@ -2,7 +2,7 @@
 
 Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise convolutions take 3
 to 7 pixels of a channel at a time and load every input of the block once. The zero point is folded into the bias; a
-depthwise edge adds it back tap by tap, so only the rows cut at top and bottom need separate biases.
+depthwise edge adds it back tap by tap.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.channel_table import ChannelTable
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
 from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.packing import scalar_records
 from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
-from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, i32
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
 LLVM_BLOCKING = Blocking(2, 2)  # LLVM keeps fewer accumulators and addresses in registers than GCC does
@@ -39,7 +38,6 @@ DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 class _Conv(ConvRow):
     group = 1
     by_form = True
-    may_share = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, g = self.k, self.g
@@ -66,21 +64,35 @@ def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
 
 
 class _Depthwise(DepthwiseRow):
-    """Depthwise convolution one channel at a time; constants are `packing.scalar_records`."""
+    """Depthwise convolution one channel at a time; its constants are a `ChannelTable`, then the taps of each channel.
+
+    Taps of padding count as the zero point, so that one bias serves all windows of a channel.
+    """
 
     by_form = True
-    first_bias = 3
+
+    def biases(self) -> np.ndarray:
+        return geometry.whole_bias(self.conv.weights, self.conv.bias, self.conv.input_zero_point)
 
     def pack(self, biases: np.ndarray) -> np.ndarray:
-        records, words = scalar_records(self.conv.weights, biases, self.conv.requantize.table)
-        self.words, item = words, self.conv.weights.dtype.itemsize
-        self.weights_at, self.weight_words = (3 + biases.shape[0]) * 4 // item, words * 4 // item
-        return records
+        self.numbers = ChannelTable(self.conv.requantize, biases)
+        self.layout = self.numbers.layout
+        taps = self.conv.weights.reshape(-1, self.conv.outputs)
+        self.taps, self.weights_at = len(taps), self.numbers.words.nbytes // taps.itemsize
+        filled = np.zeros(-(-taps.nbytes // 4) * 4 // taps.itemsize, taps.dtype)
+        filled[: taps.size] = taps.T.ravel()
+        return np.concatenate([self.numbers.words, filled.view(np.int32)])
 
     def without_values(self) -> QuantizedConv:
-        padded = any((k0, k1) != (0, self.g.kernel[1]) for run in self.g.runs(self.pixels) for k0, k1 in run.taps)
-        zero = self.conv.input_zero_point if padded else 0  # `_row` writes it
+        padded = len(self.g.row_variants()) > 1 or any(
+            (k0, k1) != (0, self.g.kernel[1]) for run in self.g.runs(self.pixels) for k0, k1 in run.taps
+        )
+        zero = self.conv.input_zero_point if padded else 0  # `_row` and `_padding_row` write it
         return replace(self.conv.without_values(), input_zero_point=zero)
+
+    def _emit(self) -> None:
+        self.numbers.open(self.k, self.record)
+        super()._emit()
 
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g, times = self.k, self.g, self.conv.multiplier
@@ -89,17 +101,29 @@ class _Depthwise(DepthwiseRow):
         with k.loop(source.window.channels, "c") as c, k.loop(times, "t") as t:
             channel = (c + source.first) * times + t
             acc = k.local(len(pixels), "acc")
-            start = k.let(self.record[channel * self.words + self.bias], "start")
+            start = self.numbers.bias(k, channel, 0)
             for p in pixels:
                 k.store(acc, p, start)
             for r in range(g.kernel[0]):
+                weights = channel * self.taps + self.weights_at + r * g.kernel[1]
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
-                    weights = channel * self.weight_words + self.weights_at + r * g.kernel[1]
                     self._row(acc, rows[r] + column + c, weights, run, source)
-            m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
-            for p in pixels:
-                value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
+                inside = geometry.row_test(g, r, self.r0, self.r1)
+                if inside is not None:
+                    with k.when(tirx.Not(inside)):
+                        self._padding_row(acc, weights, len(pixels))
+            sums = [acc[i32(p)] for p in pixels]
+            for p, value in enumerate(self.numbers.requantized(k, self.conv.requantize, channel, sums)):
                 k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.out_dtype))
+
+    def _padding_row(self, acc: Value, weights: Value, pixels: int) -> None:
+        """Add the products of the zero point in a kernel row that is padding."""
+        total: Value = i32(0)
+        for kx in range(self.g.kernel[1]):
+            total = total + self.w[weights + kx].astype("int32")
+        more = self.k.let(total * self.conv.input_zero_point, "more")
+        for p in range(pixels):
+            self.k.store(acc, p, acc[i32(p)] + more)
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Emits the products of a kernel row, each input column loaded once; padding columns count as the zero point."""

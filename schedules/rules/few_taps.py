@@ -10,11 +10,11 @@ import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.channel_table import ChannelTable
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
-from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 MOST_TAPS = 12  # six pairs leave registers for the loop over channels
@@ -43,14 +43,10 @@ class _FewTaps:
         self.pairs = -(-taps.shape[0] // 2)
         halves = np.zeros((conv.outputs, 2 * self.pairs), np.int16)
         halves[:, : taps.shape[0]] = taps.T
-        whole = Sliding(1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0))  # one set of valid taps: padding is in the pairs
-        bias = geometry.folded_bias(
-            whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point
-        )
-        table = geometry.channel_table(whole, conv.requantize.table, bias)
-        self.k = k = KernelBuilder(
-            [conv.dtype], (halves.ravel(), table), [conv.out_dtype], row_table=self.g.rows_by_table
-        )
+        biases = geometry.whole_bias(conv.weights, conv.bias, conv.input_zero_point)  # padding is in the pairs
+        self.numbers = ChannelTable(conv.requantize, biases, compact=False)  # with a word less to keep
+        constants = (halves.ravel(), self.numbers.words)
+        self.k = k = KernelBuilder([conv.dtype], constants, [conv.out_dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], "int32", "pairs")
         self.table = k.view(k.constants[1], "int32", "table")
@@ -61,6 +57,7 @@ class _FewTaps:
 
     def _emit(self) -> None:
         k, g = self.k, self.g
+        self.numbers.open(k, self.table)
         self.rows = geometry.row_offsets(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
         for group in g.column_groups():
@@ -96,8 +93,8 @@ class _FewTaps:
         k, outputs = self.k, self.conv.outputs
         step = best_step(outputs, STEP)
         for channel in k.unrolled(outputs // step, step, "ob"):
-            m, addend, e, acc = (k.let(self.table[channel * 4 + i], s) for i, s in enumerate(("m", "r", "e", "acc")))
+            acc = self.numbers.bias(k, channel, 0)
             for p, pair in enumerate(pairs):
                 acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
-            value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
+            (value,) = self.numbers.requantized(k, self.conv.requantize, channel, [acc])
             k.store(self.out, x * outputs + channel, value.astype(self.conv.out_dtype))

@@ -204,18 +204,24 @@ def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, star
         k.store(table, tap, k.row_offset(index, start + tap * g.dilation[0], g.row_elements))
 
 
-@contextmanager
-def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
-    """Open a context for kernel row `tap`'s statements: under a test, if that row is padding for some output row."""
+def row_test(g: Sliding, tap: int, r0: Value, r1: Value) -> Value | None:
+    """Return the condition that kernel row `tap` is no padding; None where it is padding for no output row."""
     tests = []
     if any(r[0] > tap for r in g.rows):
         tests.append(tirx.LE(r0, i32(tap)))
     if any(r[1] <= tap for r in g.rows):
         tests.append(tirx.GT(r1, i32(tap)))
-    if not tests:
+    return tirx.all(*tests) if len(tests) > 1 else next(iter(tests), None)
+
+
+@contextmanager
+def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
+    """Open a context for kernel row `tap`'s statements: under a test, if that row is padding for some output row."""
+    test = row_test(g, tap, r0, r1)
+    if test is None:
         yield
         return
-    with k.when(tests[0] if len(tests) == 1 else tirx.all(*tests)):
+    with k.when(test):
         yield
 
 
@@ -237,22 +243,17 @@ def folded_bias(
     return table.astype(np.int32)
 
 
-def table_width(g: Sliding) -> int:
-    """Return the int32 words per channel in `channel_table`: three for requantization, and a bias for every set of
-    valid taps.
-    """
-    return 3 + len(g.row_variants()) * len(g.column_groups())
+def whole_bias(weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
+    """Return bias minus zero point times the sum of all weights, int32 [1, channels]: for kernels that count taps of padding.
 
-
-def channel_table(g: Sliding, requantize: np.ndarray, folded: np.ndarray) -> np.ndarray:
-    """Join each channel's requantization and biases, int32 [channels, table_width], flattened: read through one
-    pointer.
+    `weights` is [kh, kw, inputs, channels], with 1 input for depthwise.
     """
-    return np.concatenate([requantize, folded.reshape(-1, folded.shape[-1]).T], axis=1).astype(np.int32).ravel()
+    whole = bias.astype(np.int64).ravel() - zero_point * weights.sum(axis=(0, 1, 2), dtype=np.int64)
+    return whole.astype(np.int32)[None]
 
 
 def bias_index(k: KernelBuilder, g: Sliding, y: Value) -> Value:
-    """Index in a channel's entry of `channel_table` of the bias for output row `y` and the first column group."""
+    """Return the index among a channel's biases (`folded_bias`) of that for output row `y` and the first column group."""
     if len(g.row_variants()) == 1:
-        return 3
-    return k.let(g.variant(y) * len(g.column_groups()) + 3, "bias")
+        return 0
+    return k.let(g.variant(y) * len(g.column_groups()), "bias")

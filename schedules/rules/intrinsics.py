@@ -76,6 +76,15 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
     return tirx.reinterpret("int32", four)
 
 
+def _shift(word: Value) -> Value:
+    """The shift, below 32, in the lowest byte of a word."""
+    return tirx.bitwise_and(word, tirx.const(31, "int32"))
+
+
+def _ssat8(value: Value) -> Value:
+    return tirx.max(tirx.min(value, tirx.const(127, "int32")), tirx.const(-128, "int32"))
+
+
 def copied(count: int) -> Callable[..., Value]:
     """Return a memcpy of `count` bytes from the second address to the first; the ranges must not overlap, types do not
     matter.
@@ -103,9 +112,12 @@ INTRINSICS = (
     Intrinsic("smlalh", _smlalh),
     Intrinsic("uxtb16", _llvm("llvm.arm.uxtb16")),
     Intrinsic("uxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtb16", _ror8(a))),
+    Intrinsic("asr", lambda a, b: a >> _shift(b)),
+    Intrinsic("lsl", lambda a, b: a << _shift(b)),
     Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
-    Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
+    Intrinsic("ssat8_half", lambda a: _ssat8(a >> tirx.const(1, "int32"))),
+    Intrinsic("ssat8", lambda a: _ssat8(a)),
 )
 
 _OPS: dict[str, tuple[Op, str]] = {}  # by name, the operator and the type of its result
@@ -182,6 +194,14 @@ TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) {
     int32_t r; __asm("mla %0, %1, %2, %3" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 #else
 TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
+#endif
+/* shifts by the lowest byte of a word, which is below 32; an instruction takes no other bits of a register either */
+#if defined(__GNUC__) && defined(__thumb2__)
+TC_INLINE int32_t tc_asr(int32_t a, int32_t b) { int32_t r; __asm("asr %0, %1, %2" : "=r"(r) : "r"(a), "r"(b)); return r; }
+TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { int32_t r; __asm("lsl %0, %1, %2" : "=r"(r) : "r"(a), "r"(b)); return r; }
+#else
+TC_INLINE int32_t tc_asr(int32_t a, int32_t b) { return a >> (b & 31); }
+TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { return (int32_t)((uint32_t)a << (b & 31)); }
 #endif
 /* rounded twice, as C99 has it and other machines compute it; written out for the same reason */
 #if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4)
@@ -260,9 +280,11 @@ TC_INLINE int32_t tc_clz(int32_t a) { int32_t n = 0; while (a > 0) { a = (int32_
 #endif
 #if defined(__ARM_FEATURE_SAT)
 TC_INLINE int32_t tc_ssat8(int32_t a) { int32_t r; __asm("ssat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }
+TC_INLINE int32_t tc_ssat8_half(int32_t a) { int32_t r; __asm("ssat %0, #8, %1, asr #1" : "=r"(r) : "r"(a)); return r; }
 TC_INLINE int32_t tc_usat8(int32_t a) { int32_t r; __asm("usat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }
 #else
 TC_INLINE int32_t tc_usat8(int32_t a) { return a < 0 ? 0 : a > 255 ? 255 : a; }
 TC_INLINE int32_t tc_ssat8(int32_t a) { return a < -128 ? -128 : a > 127 ? 127 : a; }
+TC_INLINE int32_t tc_ssat8_half(int32_t a) { return tc_ssat8(a >> 1); }
 #endif
 """

@@ -40,19 +40,6 @@ def paired(weights: np.ndarray) -> np.ndarray:
     return flat.reshape(weights.shape)
 
 
-def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
-    """Pack one record of int32 words per channel: requantize [3], a bias per row variant, weights padded to words.
-
-    `weights` is [kh, kw, 1, c], `biases` [variants, c]. Returns the records, flat, and the words per record.
-    """
-    taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
-    filled = np.zeros((channels, -(-taps // 4) * 4), weights.dtype)
-    filled[:, :taps] = weights.reshape(taps, channels).T
-    packed = filled.view("<i4").reshape(channels, -1)
-    records = np.concatenate([requantize.astype("<i4"), biases.T.astype("<i4"), packed], axis=1)
-    return records.ravel(), records.shape[1]
-
-
 def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """Pack as `interleave` does, but with the tail in groups of eight, too: `[rest / 8][block][8]`.
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.tir import Value, tirx
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _LIMIT = 1 << 31
 WIDE_LOW = 25  # low bits of a wide multiplier, which are multiplied apart
@@ -164,24 +164,35 @@ def accumulator_bounds(
     return b + positive * low + negative * high, b + positive * high + negative * low
 
 
-def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
-    """Emits the requantization of accumulator `acc`; the output value (int32, clamped)."""
+def emit_requantize(
+    b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value, in_word: bool = False
+) -> Value:
+    """Emit the requantization of accumulator `acc`; return the output value (int32, clamped).
+
+    With `in_word` the lowest byte of `shift` is one less than the shift to the right; not for wide multipliers.
+    """
     if q.wide:
         return _wide(b, q, acc, m, addend, shift)
     if q.once:
-        return _once(b, q, acc, m, addend, shift)
+        return _once(b, q, acc, m, addend, shift, in_word)
     if not q.short:
+        if in_word:
+            shift = b.let(-1 - tirx.bitwise_and(shift, i32(31)), "s")
         return (_general_even if q.even else _general)(b, q, acc, m, shift)
     h = b.let(call("smmla" if q.even else "smmlar", acc * 2, m, addend), "h")
     if q.sign:
         h = b.let(h + tirx.shift_right(acc, tirx.const(31, "int32")), "h")
+    if in_word:
+        return clamp_value(b, q, call("asr", h, shift), halved=True)
     return clamp_value(b, q, tirx.shift_right(h, shift))
 
 
-def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
-    """Emit the form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, which needs only high words."""
+def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value, in_word: bool) -> Value:
+    """The form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, of which the high words suffice."""
     wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
+    if in_word:
+        return clamp_value(b, q, tirx.shift_right(call("asr", high + addend, shift), i32(1)) + q.zero_point)
     return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
 
 
@@ -196,14 +207,19 @@ def _wide(b: Builder, q: Requantize, acc: Value, m: Value, low: Value, shift: Va
     return clamp_value(b, q, tirx.shift_right(high + half, shift) + q.zero_point)
 
 
-def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:
-    value = b.let(value, "q")
+def clamp_value(b: Builder, q: Requantize, value: Value, halved: bool = False) -> Value:
+    """Clamp the value, with `halved` half of it rounded down, to the output's range."""
+    value, saturated = b.let(value, "q"), "ssat8_half" if halved else "ssat8"
     if q.full_range:
-        return call("ssat8", value)
+        return call(saturated, value)
+    if q.lo <= -128:
+        return tirx.min(call(saturated, value), tirx.const(q.hi, "int32"))
+    if halved and q.hi == 127:
+        return tirx.max(call(saturated, value), tirx.const(q.lo, "int32"))
+    if halved:
+        value = b.let(tirx.shift_right(value, i32(1)), "q")
     if (q.lo, q.hi) == (0, 255):
         return call("usat8", value)
-    if q.lo <= -128:
-        return tirx.min(call("ssat8", value), tirx.const(q.hi, "int32"))
     return tirx.max(tirx.min(value, tirx.const(q.hi, "int32")), tirx.const(q.lo, "int32"))
 
 

@@ -121,9 +121,7 @@ def _name(index: int) -> str:
 
 def _c_kernels(tasks: Sequence[Task]) -> str:
     text = print_c(_module(tasks))
-    return re.sub(
-        r"^static int32_t (counted_\w+\()", r"__attribute__((noinline, noclone)) int32_t \1", text, flags=re.M
-    )
+    return re.sub(r"^static int32_t (counted_\w+\()", r"__attribute__((noipa)) int32_t \1", text, flags=re.M)
 
 
 def _main(tasks: Sequence[Task], places: Sequence[Sequence[int]], kernels: str) -> str:

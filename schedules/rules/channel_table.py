@@ -1,0 +1,91 @@
+"""`ChannelTable`: what the sums of a layer's channels begin with and what requantizes them, as int32 words in flash.
+
+A table has one of three layouts. `[...]` is one word; a channel has one bias for every set of valid taps of a window.
+
+- compact: `[f]`, then by channel `[m][256 bias + e - 1]...`. The addend of the short form is `f << (e - 1)` with
+  `f = 2 zo + 1`, that of the form that rounds once has `f = 1`. Biases have 24 bits;
+- shared: `[m][r][e]` of all channels, then by channel `[bias]...`, where all channels are requantized alike;
+- full: by channel `[m][r][e][bias]...`, for everything else.
+
+Multiplier m, addend r, shift e and output zero point zo are those of `schedules.rules.requantize`; e is to the right.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize
+from tvm_cascade.schedules.tir import Value, i32, tirx
+
+_SHARING = 16  # channels at least: of fewer, a table saves less than another kernel takes
+_SHIFT_BITS = 8
+_MOST = 1 << (31 - _SHIFT_BITS)  # biases beside a shift lie in [-_MOST, _MOST)
+
+
+class Layout(Enum):
+    """How a table of channels is laid out."""
+
+    COMPACT = "compact"
+    SHARED = "shared"
+    FULL = "full"
+
+
+class ChannelTable:
+    """The table of a layer: `words`, int32, of which `head` stand in front and `width` belong to each channel."""
+
+    def __init__(
+        self, requantize: Requantize, biases: np.ndarray, may_share: bool = False, compact: bool = True
+    ) -> None:
+        """`biases` is int32 [sets of valid taps, channels]; `may_share` allows the layout of channels that are alike, `compact`
+        the compact one."""
+        q, table = requantize, requantize.table
+        shifts = _right_shifts(q)
+        if may_share and len(table) >= _SHARING and bool((table == table[0]).all()):
+            self.layout, self._fixed, head, own = Layout.SHARED, 0, table[0], biases.T
+        elif compact and _fits(q, shifts, biases):
+            self.layout, self._fixed, head = Layout.COMPACT, 1, np.array([2 * q.zero_point + 1 if q.short else 1])
+            packed = biases.T.astype(np.int64) * (1 << _SHIFT_BITS) + (shifts[:, None] - 1)
+            own = np.concatenate([table[:, :1], packed], axis=1)
+        else:
+            self.layout, self._fixed, head, own = Layout.FULL, 3, np.zeros(0), np.concatenate([table, biases.T], axis=1)
+        self.head, self.width = len(head), own.shape[1]
+        self.words = np.concatenate([head, own.ravel()]).astype(np.int32)
+        self._factor: Value = None
+
+    def open(self, k: Builder, table: Value) -> None:
+        """Bind what all channels share; `table` is the buffer of `words`, and of what may follow them."""
+        self._table = table
+        if self.layout is Layout.COMPACT:
+            self._factor = k.let(table[i32(0)], "f")
+
+    def bias(self, k: Builder, channel: Value, which: Value) -> Value:
+        """Bind and return the bias of a channel for the set `which` of valid taps."""
+        word = self._table[channel * self.width + (self.head + self._fixed) + which]
+        return k.let(tirx.shift_right(word, i32(_SHIFT_BITS)) if self.layout is Layout.COMPACT else word, "start")
+
+    def requantized(self, k: Builder, q: Requantize, channel: Value, sums: list[Value]) -> list[Value]:
+        """Emit the requantization of a channel's sums, int32; return the outputs, clamped."""
+        compact = self.layout is Layout.COMPACT
+        entry = 0 if self.layout is Layout.SHARED else channel * self.width + self.head
+        m = k.let(self._table[entry], "m")
+        if compact:
+            shift = k.let(self._table[entry + 1], "e")
+            addend = k.let(call("lsl", self._factor, shift), "r") if q.short or q.once else i32(0)
+        else:
+            addend, shift = k.let(self._table[entry + 1], "r"), k.let(self._table[entry + 2], "e")
+        return [emit_requantize(k, q, total, m, addend, shift, in_word=compact) for total in sums]
+
+
+def _fits(q: Requantize, shifts: np.ndarray, biases: np.ndarray) -> bool:
+    """Return True where the compact layout holds a layer's numbers."""
+    small = biases.min() >= -_MOST and biases.max() < _MOST
+    return bool(not q.wide and small and shifts.min() >= 1 and shifts.max() <= 32)
+
+
+def _right_shifts(q: Requantize) -> np.ndarray:
+    """Return the shifts to the right of a layer's channels."""
+    return q.table[:, 2] if q.short or q.once else -q.table[:, 2]
