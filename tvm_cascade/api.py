@@ -403,6 +403,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     """Plan a request and return the plan with the whole frontier."""
     from tvm_cascade.boards.machines import on_board, with_core
     from tvm_cascade.boards.room import room_of, rooms_by_core
+    from tvm_cascade.emit.flash_cap import require_flash
 
     started, asked = time.perf_counter(), request
     request, board = with_core(asked)
@@ -429,6 +430,13 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
         end = shorter_end(loaded, planned, limits, kernels) if own.sram is None else ""
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
+    need = told.need
+    if need is not None:
+        cap = None if request.plan.flash is None else int(request.plan.flash)
+        require_flash(need.constants, cap, need.constants, told.plan.graph.ops)
+        if cap is not None and need.flash > cap:
+            likely = f"flash: probably not within --flash, {need.flash} of {cap} bytes by the estimate of code; `compile` links"
+            told = replace(told, suggestions=(*told.suggestions, likely))
     if told.frame is not None and instructions is not None:
         told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
     if end:
@@ -720,6 +728,9 @@ def plan(
         `max_time`.
     ram : int or str, optional
         Cap on all RAM of the linked image: arena, stack, data and bss. `plan` takes 256 bytes for what is not the arena.
+    flash : int or str, optional
+        Cap on the flash of the linked image: code, weights and tables. Kernels are made small where the usual code exceeds
+        it; `plan`, which links nothing, refuses weights and tables that exceed it alone.
     max_macs, max_time : float
         Limits on the plan: its multiply-accumulates, as a factor of the network's; without a cap its estimated instructions,
         as a factor of those of the fastest plan (None: 1.2; with it a named board's RAM is no cap).

@@ -24,6 +24,7 @@ from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
 from tvm_cascade.cores import Core, get_core, kernel_target
 from tvm_cascade.emit import firmware
 from tvm_cascade.emit.firmware import Emitted
+from tvm_cascade.emit.flash_cap import FlashExceededError
 from tvm_cascade.emit.host import HostProgram
 from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.total_ram import RamExceededError
@@ -80,7 +81,7 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
         return None
     if Path(model).suffix == ".onnx" and _EXTERNAL in content:
         return None
-    plan, emit = replace(request.plan, time_limit=None), replace(request.emit, board=None)
+    plan, emit = replace(request.plan, time_limit=None, flash=None), replace(request.emit, board=None)
     options = replace(request, plan=plan, time=replace(request.time, clock=None), emit=emit)
     used = [package_version(package) for package in ("onnx", "tflite", "flatbuffers", "scipy")]  # readers; small arenas
     return Cache.key("compiled", [sys.version, *used, Path(model).name, content, repr(options), counts])
@@ -134,6 +135,10 @@ def build_options(request: Request) -> BuildOptions:
             f"--ram caps the RAM of an image, and none is linked for {target.name}: choose another --target, or cap the "
             "arena by --sram"
         )
+    if not target.family.links and request.plan.flash is not None:
+        raise UsageError(
+            f"--flash caps the flash of an image, and none is linked for {target.name}: choose another --target"
+        )
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
@@ -144,8 +149,8 @@ def build_options(request: Request) -> BuildOptions:
     made_for.require_target(target)
     if not target.family.links and backend != "c":
         raise UsageError(f"there is no compiler of {target.name} here: --emit c")
-    ram = None if request.plan.ram is None else int(request.plan.ram)
-    return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram, _unlinked(request, target))
+    ram, flash = (None if cap is None else int(cap) for cap in (request.plan.ram, request.plan.flash))
+    return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram, flash, _unlinked(request, target))
 
 
 def _unlinked(request: Request, target: Core) -> str:
@@ -161,7 +166,7 @@ def _unlinked(request: Request, target: Core) -> str:
     gcc, remedy = target.family.gcc, target.family.compiler_remedy
     if shutil.which(gcc) is not None:
         return ""
-    if request.plan.ram is not None or request.emit.board is not None:
+    if (request.plan.ram, request.plan.flash, request.emit.board) != (None, None, None):
         raise MissingToolError(
             gcc, f"{remedy}; or --no-link writes the project, whose RAM and flash are then not checked"
         )
@@ -216,6 +221,27 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
 
 
 def project(
+    model: pipeline.Model, folder: Path, request: Request, build: BuildOptions, progress: Progress
+) -> tuple[Compiled, firmware.Written]:
+    """Compile `model` and write its project, under the caps on RAM and flash where there are any.
+
+    Code that exceeds the flash is made again for few bytes. Raises `InfeasibleError` where the image cannot obey the caps.
+    """
+    try:
+        return _project(model, folder, request, build, progress)
+    except FlashExceededError as error:
+        if build.optimise == "size" or error.constants > error.available:
+            raise
+        usual, how = error, build.optimise
+    progress(f"the image needs {usual.needed} bytes of flash, {usual.available} available; making its code small")
+    request = replace(request, emit=replace(request.emit, optimise="size"))
+    try:
+        return _project(model, folder, request, replace(build, optimise="size"), progress)
+    except FlashExceededError as error:
+        raise error.after(f"that is with --optimise size, {usual.needed} with {how}") from None
+
+
+def _project(
     model: pipeline.Model, folder: Path, request: Request, build: BuildOptions, progress: Progress
 ) -> tuple[Compiled, firmware.Written]:
     """Compile `model` and write the project, under the cap on all RAM if there is one. Cache the result if possible.

@@ -92,6 +92,9 @@ class PlanRequest(Asked):
     ram: Annotated[int | str | None, checks.optional(checks.size)] = (
         None  # bytes of RAM of the linked image at most, in all
     )
+    flash: Annotated[int | str | None, checks.optional(checks.size)] = (
+        None  # bytes of flash of the linked image at most
+    )
     max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
     max_time: Annotated[float | None, checks.optional(checks.factor(1.0))] = (
         None  # without a cap: instructions, as a factor of the fastest plan; None: 1.2, or the board's RAM is a cap
@@ -364,6 +367,7 @@ class PlanningKeywords(TypedDict, total=False):
 
     sram: int | str | None
     ram: int | str | None
+    flash: int | str | None
     max_macs: float
     max_time: float | None
     stream_input: bool

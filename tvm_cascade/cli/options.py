@@ -169,6 +169,8 @@ _PLANNING = (
            callback=parse_cap),
     option(PlanRequest, "ram", "Cap on all RAM of the linked image: arena, stack (the bound of its calls), data and bss. `plan`, "
            "which links nothing, takes 256 bytes of it for what is not the arena."),
+    option(PlanRequest, "flash", "Cap on the flash of the linked image: code, weights and tables; kernels are made small where "
+           "the usual code exceeds it. `plan`, which links nothing, refuses weights and tables that exceed it alone."),
     option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "
            "in groups.", metavar="F"),
     option(PlanRequest, "max_time", "Without a cap: estimated instructions at most, as a factor of those of the fastest "

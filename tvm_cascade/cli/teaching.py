@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import click
 
 _MODEL = ("target", "details", "report", "json")
-_MEMORY = ("sram", "ram", "memory", "stream-input", "stored-io")
+_MEMORY = ("sram", "ram", "flash", "memory", "stream-input", "stored-io")
 _TIME = ("max-time", "max-macs", "objective", "clock", "time-limit")
 _STREAMS = ("hop", "state")
 _CUTS = ("until", "from", "input-shape", "input-value")
@@ -64,6 +64,7 @@ _LINES = {  # what an option is, in a line
     "details": "all tables too: steps, arena, layers, frontier",
     "device": "description that costs are estimated by",
     "emit": "kernels as C99 (c) or an LLVM object (obj)",
+    "flash": "cap on code, weights and tables of the image",
     "from": "begin the network at these tensors of the file",
     "hop": "the window slides: a call takes N new rows",
     "input-shape": "fix sizes that the file leaves open",

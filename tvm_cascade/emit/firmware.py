@@ -14,6 +14,7 @@ from tvm_cascade.cache import package_version
 from tvm_cascade.cascading import Plan, PlanOptions, bound_of
 from tvm_cascade.emit.codegen import emit_network
 from tvm_cascade.emit.entry import hook_symbol
+from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
 from tvm_cascade.emit.host import HostProgram, host_program
 from tvm_cascade.emit.hot_weights import segment_symbol
 from tvm_cascade.emit.image import HOST_FOLDER, METADATA, Image, write_metadata
@@ -128,6 +129,8 @@ def _build(
     progress(f"{image.name}: compiling for {image.target.name}, linking for {board.name}")
     try:
         built = build_image(image, board, cache=build.cache)
+        constants = sum(op.weight_bytes for op in plan.graph.ops)
+        require_flash(built.flash_bytes, build.flash, constants, plan.graph.ops)
         return built if build.ram is None else within_ram(image, built, board, build.ram, build.cache)
     except MemoryOverflowError as error:
         raise _does_not_fit(error, board, plan, options) from None
@@ -173,8 +176,8 @@ def _operators(plan: Plan) -> list[dict[str, Any]]:
 
 def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options: PlanOptions) -> InfeasibleError:
     if error.region != "ram":
-        remedy = "choose a board with more flash, or a smaller network"
-        return InfeasibleError(error.needed, error.available, [f"{board.name}'s flash: code and weights"], remedy)
+        constants = sum(op.weight_bytes for op in plan.graph.ops)
+        return FlashExceededError(error.needed, error.available, constants, plan.graph.ops, board.name)
     other = error.needed - plan.peak - board.reserved_ram
     remedy = (
         f"{board.name} has {board.ram.bytes} bytes of RAM, {board.reserved_ram} of them kept for the stack, "

@@ -35,6 +35,7 @@ class BuildOptions:
     backend: str = "c"  # "c" or "obj": kernels as C99 or as an object
     cache: Cache = NO_CACHE  # of what is compiled
     ram: int | None = None  # cap in bytes on all RAM of the image; None: that of the board
+    flash: int | None = None  # cap in bytes on flash of the image; None: that of the board
     unlinked: str = ""  # why the image of the project is not linked here; empty where it is
 
     @property

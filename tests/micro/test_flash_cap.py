@@ -1,0 +1,75 @@
+"""`--flash`, a cap on code, weights and tables of the linked image."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tvm_cascade import api
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.emit.flash_cap import FlashExceededError
+from tvm_cascade.errors import UsageError
+
+TARGET = "cortex-m4"
+
+
+MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
+
+
+def _weights() -> int:
+    need = api.plan(MODEL, target=TARGET).need
+    assert need is not None
+    return need.constants
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Flash of the image without a cap."""
+    made = api.compile(MODEL, target=TARGET, output=tmp_path_factory.mktemp("usual") / "p")
+    assert made.flash_bytes is not None
+    return made.flash_bytes
+
+
+def test_an_image_within_the_cap_is_the_usual_one(usual: int, tmp_path: Path) -> None:
+    assert api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=usual).flash_bytes == usual
+
+
+def test_code_is_made_small_where_the_usual_code_exceeds_the_cap(usual: int, tmp_path: Path) -> None:
+    lines: list[str] = []
+    made = api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=usual - 1, progress=lines.append)
+    assert made.flash_bytes is not None and made.flash_bytes < usual
+    assert f"the image needs {usual} bytes of flash, {usual - 1} available; making its code small" in lines
+    assert json.loads((tmp_path / "p/metadata.json").read_text())["options"]["optimise"] == "size"
+
+
+def test_what_exceeds_the_cap_is_refused_with_its_largest_layers(usual: int, tmp_path: Path) -> None:
+    weights = _weights()
+    with pytest.raises(FlashExceededError, match=f"with --optimise size, {usual} with balanced") as refused:
+        api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=weights + 100)
+    assert refused.value.needed > weights + 100 == refused.value.available
+    assert refused.value.constants == weights and refused.value.culprits
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("command", (["plan"], ["compile", "-o", "p"]))
+def test_weights_alone_exceed_the_cap(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = [command[0], str(MODEL), *command[1:], "--target", TARGET, "--flash", "512", "--json"]
+    done = CliRunner().invoke(main, asked)
+    error = json.loads(done.stdout)["error"]
+    assert done.exit_code == 1 and error["kind"] == "infeasible" and error["available_bytes"] == 512
+    assert "weights and tables alone exceed it" in error["message"] and not (tmp_path / "p").exists()
+
+
+def test_the_estimate_of_code_is_told() -> None:
+    cap = _weights() + 1
+    assert any("probably not within --flash" in line for line in api.plan(MODEL, target=TARGET, flash=cap).suggestions)
+
+
+def test_flash_that_nothing_is_linked_into_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--flash caps the flash of an image"):
+        api.compile(MODEL, target="host", output=tmp_path / "p", flash=1 << 20)
