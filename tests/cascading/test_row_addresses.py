@@ -12,7 +12,9 @@ import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, bound_of, plan_graph, row_addresses, validate
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.options import Settings
+from tvm_cascade.cascading.row_bounds import RowBounds
 from tvm_cascade.cascading.row_lives import RowLives
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.errors import InfeasibleError, ValidationError
@@ -119,6 +121,20 @@ def test_longer_segments_need_no_less_than_their_bound() -> None:
             assert all(floor <= lives.bytes(i, k) for k in range(j + 1, n + 1))
             told += floor > 0 and j < n
     assert told > 500
+
+
+def test_bounds_of_segments_are_close_and_never_above_what_they_need() -> None:
+    close = told = 0
+    for seed in range(60):
+        graph = able(random_graph(seed, operators=4 + seed % 9))
+        streamed = [t for t in graph.inputs if streamable(graph, t)] if seed % 3 == 0 else []
+        tables = AccessTables(graph, streamed, accumulators=seed % 2 == 0)
+        lives = RowLives(SegmentCosts(tables, range(len(graph.ops)), Settings(1, False, False)), overlap=seed % 5 > 0)
+        for i, j in combinations(range(len(graph.ops) + 1), 2):
+            bound, needed = RowBounds(lives.costs).up_to(j)[i], lives.bytes(i, j)
+            assert bound <= needed, (seed, i, j)
+            told, close = told + 1, close + (bound >= 0.8 * needed)
+    assert close > 0.6 * told > 600, (close, told)
 
 
 def test_plans_replay_and_are_smaller_than_rings() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, outermost
 from tvm_cascade.cascading.interleaving import BY_ROWS
+from tvm_cascade.cascading.row_bounds import RowBounds
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import ROW
@@ -50,6 +51,7 @@ class RowLives:
 
     def __init__(self, costs: SegmentCosts, overlap: bool = True) -> None:
         self.costs, self.tables, self.overlap = costs, costs.tables, overlap
+        self._bounds = RowBounds(costs)
         self._last: tuple[tuple[int, int], Cascade] | None = None
         graph = self.tables.graph
         # the caller's: rows one behind the other, which die and come to be one by one all the same
@@ -187,17 +189,18 @@ class RowLives:
 
     def smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the cut positions with the fewest live bytes, and these bytes; None unless fewer than `below`."""
-        costs, limit = self.costs, monitor()
+        costs, search = self.costs, monitor()
         n = len(costs.order)
         across = [sum(self.tables.tensor_bytes[t] for t in costs.across[i]) for i in range(n + 1)]
         least, came = [0] + [_UNREACHED] * n, [0] * (n + 1)
         longer = [0] * n  # lower bounds of all segments from there on that are longer than those seen
         for j in range(1, n + 1):
-            limit.check()
+            search.check()
             if across[j] >= below and j < n:
                 continue
             for i in range(j - 1, -1, -1):
-                if max(least[i], longer[i]) < min(least[j], below):
+                limit = min(least[j], below)
+                if max(least[i], longer[i]) < limit and (j == i + 1 or self._bounds.up_to(j)[i] < limit):
                     needed, floor = self.needed(i, j)
                     longer[i] = max(longer[i], floor)
                     if max(least[i], needed) < least[j]:
