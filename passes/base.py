@@ -10,8 +10,8 @@ a copy of the module and reports whether anything changed, `ensures` checks the 
         def call(self, mod: IRModule) -> PassResult:
             return PassResult.compare(mod, DeadCodeElimination([self.entry])(mod))
 
-`DropDeadCode()(mod)` and `tvm.transform.Sequential([DropDeadCode()])(mod)` run it through TVM, with instruments, and
-return the module; `DropDeadCode().run(mod)` runs it directly and returns the `PassResult`.
+`DropDeadCode()(mod)` and `tvm.transform.Sequential([DropDeadCode()])(mod)` run the pass through TVM, with instruments,
+and return the module; `DropDeadCode().run(mod)` runs the pass directly and returns the `PassResult`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tvm_cascade.passes.relax_functions import same_module
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """The module returned by a pass, with a flag that tells whether the pass changed it."""
+    """The module returned by a pass, with a flag that tells whether the pass changed anything."""
 
     mod: IRModule
     modified: bool  # whether `mod` differs from the module that the pass was given

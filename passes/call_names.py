@@ -86,7 +86,7 @@ def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:
 
 
 def _owners(own: Sequence[str | None], calls: Sequence[Named], outputs: Collection[int]) -> list[str | None]:
-    """Return by call the file's tensor it computes, or for which alone it computes something; None otherwise."""
+    """Return by call the file tensor computed, or the only file tensor served; None otherwise."""
     owners = list(own)
     readers: dict[int, list[int]] = {t: [] for call in calls for t in call.outputs}
     for at, call in enumerate(calls):

@@ -172,9 +172,7 @@ class _Rewriter:
         return self._plans[key]
 
     def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
-        """Return the blocks with plans whose arenas together fit `request.sram`; plan a single region again for that
-        cap.
-        """
+        """Return the blocks whose plans' arenas together fit `request.sram`; plan a single region again for that cap."""
         programs = [p for b in blocks for p in b.planned if p is not None]
         cap = self.request.sram
         if not isinstance(cap, int):
@@ -215,7 +213,7 @@ class _Rewriter:
 
 
 def _to_plan(mod: Any, request: PlanRequest) -> Any:
-    """Return the source that `LowerQuantized` lowered, if substitutions promise it a smaller arena; else `mod`."""
+    """Return the source lowered by `LowerQuantized`, if substitutions promise a smaller arena for it; else `mod`."""
     source = source_of(mod)
     try:
         if source is not None and promised(mod, request).steps:

@@ -1,7 +1,7 @@
 """Images in channels-last layout, `NHWC`, in a Relax function: products on tensor cores read them in whole vectors.
 
 Convolutions, pools, element-wise operators, concats and means over rows and columns take that layout; every other
-reader gets the image in the original layout. Inputs and outputs keep theirs.
+reader gets the image in the original layout. The function's inputs and outputs keep the original layout.
 """
 
 # TVM has no stubs.
@@ -55,7 +55,7 @@ def _is_convolution(call: Any) -> bool:
 
 
 class _Writer:
-    """Writes bindings anew; `last` holds the images with channels last by the variable that they were bound to."""
+    """Writes bindings anew; `last` holds the images with channels last by the variable they were bound to."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder

@@ -52,7 +52,7 @@ def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
 
 
 def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Iterator[Candidate]:
-    """List an operator's structurally distinct kernels, the default variant first, the generic kernel last."""
+    """Yield an operator's structurally distinct kernels, the default variant first, the generic kernel last."""
     operator = extracted.operators[index]
     assert operator is not None
     access = operator.access
@@ -66,7 +66,7 @@ def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Itera
 
 
 def _kernels_of(operator: Computation, core: KernelTarget) -> Iterator[tuple[str, RowKernel]]:
-    """Yield an operator's kernels with their variants' names, in that order."""
+    """Yield an operator's kernels with variant names, in the names' order."""
     for variant in variants_of(operator.spec, core):
         yield variant.name, variant.make()
     for kernel in generic_kernels(operator.kernel, core):

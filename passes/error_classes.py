@@ -18,7 +18,7 @@ _BETWEEN = re.compile(r", (?!part \d+ of \d+)")  # names of culprits, of which o
 
 
 class _Infeasible(InfeasibleError):
-    """`InfeasibleError` reconstructed from its message, with its data fields parsed from the text."""
+    """`InfeasibleError` reconstructed from the message, with data fields parsed from the text."""
 
     def __init__(self, message: str) -> None:
         needed, available, culprits, remedy = (_INFEASIBLE.findall(message) or [("0", "0", "", message)])[0]

@@ -216,7 +216,7 @@ class _Program:
         return sum(self.plan.graph.tensors[t].bytes for t in streamed_inputs(self.plan))
 
     def run(self, inputs: Values) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Run segment by segment; yield every tensor that the last segment made and that then lies whole in memory."""
+        """Run segment by segment; yield every tensor made by the last segment that then lies whole in memory."""
         plan, graph = self.plan, self.plan.graph
         memory = np.random.default_rng(1).integers(-128, 128, self.room + 2 * _MARGIN).astype(np.int8)
         margins = memory[:_MARGIN].copy(), memory[_MARGIN + self.room :].copy()

@@ -40,7 +40,7 @@ def _compiled(func: PrimFunc) -> Any:
 
 
 def _moved(func: PrimFunc, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Compute a function that only copies elements from a single array, by numpy indexing; None for any other function."""
+    """Compute a function that only copies elements from a single array, by numpy indexing; None for all others."""
     blocks, outputs = leaf_blocks(func), outputs_of(func)
     if len(blocks) != 1 or len(outputs) != 1 or blocks[0].block.init is not None:
         return None

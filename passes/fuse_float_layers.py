@@ -1,7 +1,7 @@
 """`fuse_float_layers`: float32 convolutions and products become one operator each with bias and activation.
 
-Max pools, means over rows and columns, and concatenations become single-function operators, too, so that their
-attributes select fast kernels.
+Max pools, means over rows and columns, and concatenations become single-function operators, too, with attributes for
+selecting fast kernels.
 
     before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
             b = R.add(a, R.const(...))
@@ -123,7 +123,7 @@ class _Layer:
         return value if low == -inf else tirx.max(value, tirx.const(low, "float32"))
 
     def _dense(self, emitter: Emitter) -> Value:
-        """Emit a matrix product: if `x` has more axes, all its rows become one matrix's rows."""
+        """Emit a matrix product: if `x` has more axes, all rows become the rows of a matrix."""
         x, w = (emitter.new(a) for a in self.core.args[:2])
         depth, units = shape_of(w)[-2:]
         rows, flat = prod(self.shape) // units, len(shape_of(x)) == len(shape_of(w)) == 2

@@ -147,7 +147,7 @@ _ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
-    """Compile `expr` to a Python function from its variables' intervals to its values' interval.
+    """Compile `expr` to a Python function from the variables' intervals to the values' interval.
 
     `slots` is each variable's position in the environment; `tables` are the constant arrays an index may be loaded
     from. Raises `NotUnderstoodError` for unsupported arithmetic.

@@ -85,7 +85,7 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
 
 
 class _Pitches:
-    """Which kernels have a form whose pixels lie apart; kernels that share a function are looked at once."""
+    """The kernels with a form whose pixels lie apart; kernels that share a function are examined once."""
 
     def __init__(self, prepared: PreparedGraph) -> None:
         self._prepared = prepared

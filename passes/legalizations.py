@@ -229,7 +229,7 @@ def _adaptive_average(bb: Any, call: Any) -> Any:
 
 
 def _mean(bb: Any, call: Any) -> Any:
-    """Lower a mean: integers in their own type, rounded toward zero. TVM widens them to 64 bits."""
+    """Lower a mean: integers stay in the integer type, rounded toward zero. TVM widens them to 64 bits."""
     dtype = str(call.ty.dtype)
     if dtype.startswith("float"):
         return _by_tvm(bb, call)

@@ -25,7 +25,7 @@ class _Called:
 
 
 def operator_names(main: Any) -> dict[Any, str]:
-    """Return by variable the name that `extract_graph` gives to its `call_tir`."""
+    """Return by variable the name given by `extract_graph` to the variable's `call_tir`."""
     program, unique = read_program(main), UniqueNames()
     values = [_tensor(k, value, k in program.inputs) for k, value in enumerate(program.values)]
     for k in program.inputs:

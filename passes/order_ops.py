@@ -47,7 +47,7 @@ class OrderOps(CascadePass):
         b = R.call_tir(cls.wide_1, (x,), out_ty=R.Tensor((64,), "int8"))
         d = R.call_tir(cls.narrow_1, (b,), out_ty=R.Tensor((4,), "int8"))
 
-    Raises `GraphError` for a function `main` that is not straight-line code of one block.
+    Raises `GraphError` for a function `main` other than straight-line code in one block.
     """
 
     options: OrderOptions | None = None  # of the search; None: the defaults
@@ -69,7 +69,7 @@ def _is_call(binding: Any) -> bool:
 
 
 def _calls(mod: Any) -> int:
-    """Count the calls in `main`; raise `GraphError` unless it has exactly one binding block."""
+    """Count the calls in `main`; raise `GraphError` unless there is exactly one binding block."""
     blocks = len(mod["main"].body.blocks)
     if blocks != 1:
         raise GraphError(f"main has {blocks} binding blocks: only one dataflow block can be reordered")

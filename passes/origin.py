@@ -74,7 +74,7 @@ def with_file_graph(mod: Any, reads: Mapping[str, Sequence[str]]) -> Any:
 
 
 def file_graph_of(mod: Any) -> dict[str, list[str]]:
-    """Return what `with_file_graph` attached to `main`; empty for a module that comes from no file."""
+    """Return the data attached to `main` by `with_file_graph`; empty for a module that comes from no file."""
     main = next((func for gv, func in mod.functions.items() if gv.name_hint == "main"), None)
     if main is None or main.attrs is None or ORIGIN_ATTR not in main.attrs:
         return {}

@@ -156,7 +156,7 @@ def _lack(error: InfeasibleError) -> int:
 
 
 def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
-    """Yield requests without memories, whose plans are placed, each with a flag that allows separate row addresses."""
+    """Yield requests without memories for plans to place, each with a flag that allows separate row addresses."""
     plain = replace(request, memory=(), sram=None, ram=None)
     yield plain, False
     if plain.layerwise:

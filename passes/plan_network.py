@@ -1,4 +1,4 @@
-"""`plan_network`: the planning pipeline from a Relax module to its best memory plan; every entry point calls it.
+"""`plan_network`: the planning pipeline from a Relax module to the best memory plan, called by every entry point.
 
 substitute      graph substitution, if a model predicts fewer bytes
 lower           quantized operators become integer operators with the arithmetic of TFLite's kernels
@@ -175,7 +175,7 @@ def _plan_network(
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
     """Return the rewritten module promised by substitutions; unchanged if the request excludes them.
 
-    They rewrite a lowered module's source, provided that the module has not changed since the lowering.
+    Substitutions rewrite a lowered module's source, provided that the module has not changed since the lowering.
     """
     if request.rewrite is False or (request.rewrite is None and request.layerwise):
         return unchanged(mod, 0, "B", "no substitutions were asked for")

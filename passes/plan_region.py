@@ -59,7 +59,7 @@ def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core:
 
 
 def _check(candidate: PlannedCandidate) -> None:
-    """Run a plan on random data beside its network, or replay it if random data is not allowed. Raises
+    """Run a plan on random data beside the network, or replay the plan if random data is not allowed. Raises
     `ValidationError`.
     """
     try:

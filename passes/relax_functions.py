@@ -24,7 +24,7 @@ class ByStructure(Generic[T]):
         self._known: dict[int, list[tuple[Any, T]]] = {}
 
     def get(self, node: Any, make: Callable[[], T]) -> T:
-        """Return a node's value; `make` computes it for the first node with its structure."""
+        """Return a node's value; `make` computes the value for the first node with the same structure."""
         known = self._known.setdefault(tvm_ffi.structural_hash(node), [])
         for other, value in known:
             if tvm_ffi.structural_equal(other, node):

@@ -50,7 +50,7 @@ def _reshaped(mod: Any, param: Any) -> Any:
 
 
 def _readers(bindings: Any, result: Any, var: Any) -> list[Any]:
-    """List the bindings that read a variable; none if the function returns it too."""
+    """List the bindings that read a variable; none if the function also returns the variable."""
     found = [b for b in bindings if var in relax.analysis.free_vars(b.value)]
     return [] if var in relax.analysis.free_vars(result) else found
 

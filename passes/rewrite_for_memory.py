@@ -1,9 +1,9 @@
 """`RewriteForMemory`: fuses concats into their consumers to lower peak memory (after Serenity, section 3.3).
 
-A concat's consumer becomes a single PrimFunc that reads the parts from their own tensors, so the concatenated tensor is
-never stored. Serenity splits the consumer into partial convolutions and adds their results. Exact integer arithmetic
+A concat's consumer becomes a single PrimFunc that reads the parts from separate tensors, so the concatenated tensor is
+never stored. Serenity splits the consumer into partial convolutions and adds the results. Exact integer arithmetic
 would then need int32 sums for the whole map, which cost more memory than they save. Reading the parts needs next to no
-memory (`schedules.rules.parts`), is exact, and also works if the concat rescales its parts. Concats are removed only if
+memory (`schedules.rules.parts`), is exact, and also works if the concat rescales parts. Concats are removed only if
 that lowers the best order's peak.
 """
 

@@ -82,7 +82,7 @@ def rewrite_for_latency(
 
 
 def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
-    """Return a network's substitution rules: all if it is float, only integer-exact rules if it is quantized."""
+    """Return a network's substitution rules: all for a float network, only integer-exact rules for a quantized network."""
     return integer_rules() if is_quantized(mod) else ALL_RULES
 
 

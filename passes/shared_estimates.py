@@ -67,7 +67,7 @@ def _ways(plan: Plan) -> list[Hashable]:
 
 
 def _stored(plan: Plan, tensor: int) -> tuple[Hashable, ...]:
-    """Return how a tensor is stored, and the tensors that it lies in, innermost first."""
+    """Return how a tensor is stored, and the enclosing tensors, innermost first."""
     found = list[Hashable]()
     at: int | None = tensor
     while at is not None:

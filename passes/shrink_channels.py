@@ -52,7 +52,7 @@ class RemovedChannels:
 
 @dataclass(frozen=True)
 class ShrinkChannels(CascadePass):
-    """Remove channels that are constant or that nobody reads, in every entry function with quantized layers.
+    """Remove channels that are constant or unread, in every entry function with quantized layers.
 
     Works on every module as imported: unreadable functions are not changed. Ensures that every result keeps every bit.
 

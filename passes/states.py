@@ -84,7 +84,7 @@ class _Assigned:
                 self.viewed[tensor] = call.inputs[0], offset
 
     def root(self, tensor: int) -> tuple[int, int]:
-        """Return the tensor that contains a tensor's bytes, and its first element there."""
+        """Return the tensor that contains a tensor's bytes, and the first element there."""
         start = 0
         while tensor in self.viewed:
             tensor, offset = self.viewed[tensor]
@@ -160,7 +160,7 @@ class _Assigned:
         return None if late or all(r.tensor != state for r in runs) else runs
 
     def _feeding(self, maker: int, state: int) -> set[int]:
-        """Return the call that makes a state's value, and the state's views that nobody else reads."""
+        """Return the call that makes a state's value, and the state's views nobody else reads."""
         found = {maker}
         for k in reversed(range(maker)):
             made = self.calls[k].outputs
@@ -202,7 +202,7 @@ def _reading(calls: Sequence[Call], tensor: int, instead: int) -> list[Call]:
 
 
 def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
-    """Remove the call that makes `tensor`, which nobody reads, and the calls needed only by it."""
+    """Remove the call that makes the unread `tensor`, and all calls needed only for this."""
     kept, unread = list(calls), {tensor}
     while gone := [c for c in kept if set(c.outputs) <= unread]:
         kept = [c for c in kept if c not in gone]
@@ -240,7 +240,7 @@ def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
 def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int, _Run]]) -> PrimFunc:
     """Build a PrimFunc (given..., state, output) whose output, in the state's bytes, is the runs one behind another.
 
-    A run is its source tensor's number, the state being the last, and its place there.
+    A run is the source tensor's number, the state being the last, and the place there.
     """
     tensors = [te.placeholder(t.shape, t.dtype, name=f"value{k}") for k, t in enumerate((*given, state))]
 

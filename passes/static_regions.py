@@ -209,7 +209,9 @@ def _calls_out(func: Any) -> int:
 
 
 def why_not_alone(func: Any) -> str | None:
-    """Explain why a PrimFunc is not self-contained CPU code: it calls functions, or binds GPU threads; None if it is."""
+    """Explain why a PrimFunc is not self-contained CPU code: it calls functions, or binds GPU threads; None for CPU
+    code.
+    """
     found: list[str] = []
 
     def called(call: Any) -> Any:

@@ -200,8 +200,7 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
 
 
 def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
-    """List candidate windows that contain `taps`, one per slope `stride / denominator`, with the least padding and
-    extent.
+    """List candidate windows around `taps`, one per slope `stride / denominator`, with the least padding and extent.
 
     Slopes are the ratio of input (`rows`) to output rows, and fractions next to the taps' rise.
     """
@@ -223,7 +222,7 @@ def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
 def row_windows(
     pattern: AccessPattern, output_axes: Sequence[int | None], input_axes: Sequence[int | None]
 ) -> tuple[tuple[Window | None, ...], str | None]:
-    """Find every input's window along its row (or column) axis, and the reasons for windows that are None.
+    """Find every input's window along the row (or column) axis, and the reasons for windows that are None.
 
     Parameters
     ----------

@@ -359,7 +359,7 @@ def _optimized(
 
 
 def _kept(asked: OptimizeRequest) -> str:
-    """Return the line that says where the graph was saved."""
+    """Return the line on the saved graph's path."""
     if asked.output is not None:
         return f"saved           {asked.output}"
     return "saved           nothing: -o FILE.onnx keeps the graph" + (

@@ -121,7 +121,7 @@ _TRIES = 4  # plans at most, each with what was needed beside the one before
 def build_options(request: Request) -> BuildOptions:
     """Resolve the target, the board and the back end of a request.
 
-    Raises `UsageError` for a board that cannot run the target, or an option that the target does not support;
+    Raises `UsageError` for a board unable to run the target, or an option without support on the target;
     `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board  # a machine's name is resolved by then (`with_core`)
@@ -366,7 +366,7 @@ def describe_project(
 def told_with_board(
     result: CompileResult, model: pipeline.Model, request: Request, board: Board | None
 ) -> CompileResult:
-    """Return the result with what its first lines say: the board's memory, the file, and the commands."""
+    """Return the result with the data of the first lines: the board's memory, the file, and the commands."""
     made = replace(result, core=result.target, room=None if board is None else room_of(board, bool(result.plan.placed)))
     if isinstance(model, IRModule):
         return made

@@ -1,4 +1,4 @@
-"""Where NVIDIA's programs and libraries are: on this machine, or in its packages from PyPI. Loads no TVM."""
+"""The places of NVIDIA's programs and libraries: on this machine, or in packages from PyPI. Loads no TVM."""
 
 from __future__ import annotations
 

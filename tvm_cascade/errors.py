@@ -103,8 +103,7 @@ class UnsupportedOperatorError(LoadError):
 
 
 class GraphError(CascadeError):
-    """A `Graph` that breaks its own rules (dangling tensor, two producers, no topological order), or an operator without
-    a kernel."""
+    """A malformed `Graph` (dangling tensor, two producers, no topological order), or an operator without a kernel."""
 
     kind = "graph"
 
@@ -161,8 +160,8 @@ class InfeasibleError(CascadeError):
         self.remedy = remedy
 
     def beside(self, other: int, available: int) -> InfeasibleError:
-        """Return the error for a cap on more than the arena: `other` bytes are needed beside it, `available` bytes
-        exist in all.
+        """Return the error for a cap on more than the arena: `other` bytes are needed beside, `available` bytes exist
+        in all.
         """
         told = f"{other} of them beside the arena; {self.remedy}"
         return InfeasibleError(self.needed + other, available, self.culprits, told)

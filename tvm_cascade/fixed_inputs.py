@@ -17,7 +17,7 @@ _NUMBERS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class FixedInput:
-    """An input by name, and its value: an array, or a number for all its elements."""
+    """An input by name, with a value: an array, or a number for all elements."""
 
     name: str
     dtype: str  # of numpy
@@ -50,7 +50,7 @@ class FixedInput:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FixedInput:
-        """Read what `to_dict` wrote. Raise `KeyError`, `TypeError` or `ValueError` for what is no such record."""
+        """Read the output of `to_dict`. Raise `KeyError`, `TypeError` or `ValueError` for malformed records."""
         shape = None if data["shape"] is None else tuple(int(d) for d in data["shape"])
         return cls(str(data["name"]), str(data["dtype"]), shape, bytes.fromhex(data["data"]))
 

@@ -181,7 +181,7 @@ def cut_behind_work(
     cut: Cut,
     lacks_work: Callable[[tvm.IRModule], bool],
 ) -> tuple[str, ...]:
-    """Find the tensors where a file, already restricted to `cut`, may end so that the host does the rest
+    """Find the tensors at which a file, already restricted to `cut`, may end so that the host does the rest
     (`importers.shorter_end`).
 
     `lacks_work` tells whether a part omits some of the file's work. Return () if there are none. Raises the errors of

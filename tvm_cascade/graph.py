@@ -203,7 +203,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
-        """Return for each tensor the operator that writes it; None for graph inputs."""
+        """Return each tensor's writing operator; None for graph inputs."""
         producers: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
@@ -212,7 +212,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each tensor the operators that read it, ascending, each once."""
+        """Return each tensor's reading operators, ascending, without duplicates."""
         used: list[dict[int, None]] = [{} for _ in self.tensors]
         for op in self.ops:
             for t in op.inputs:
@@ -354,7 +354,7 @@ def _check_target(graph: Graph, op: Op) -> None:
 
 
 def _check_joins(graph: Graph) -> None:
-    """Raise `GraphError` for a join whose parts cannot all be written into its output."""
+    """Raise `GraphError` for a join whose parts cannot all be written into the output."""
     taken: set[int] = set()
     for op in graph.ops:
         for t, offset in zip(op.inputs, op.part_offsets, strict=False):
@@ -378,7 +378,7 @@ def _check_joins(graph: Graph) -> None:
 def _check_order_of_parts(graph: Graph, join: Op) -> None:
     """Raise `GraphError` if the operator that writes a part of a join depends on another part.
 
-    Output and input of that operator would then be one tensor, and neither could come first.
+    Output and input of that operator would then be the same tensor, and neither could come first.
     """
     makers = [m for t in join.inputs if (m := graph.producer[t]) is not None]
     first, seen, pending = min(makers, default=0), set[int](), makers

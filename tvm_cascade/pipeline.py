@@ -8,7 +8,7 @@
     lower       the plan becomes kernels and their driver                                    (`schedules.driver`)
     emit        both become a project for a board, or for the host                           (`emit`)
 
-`passes.Cascade` puts what is lowered back into a Relax module that the stock VM runs.
+`passes.Cascade` puts the lowered code back into a Relax module for the stock VM.
 """
 
 from __future__ import annotations
@@ -461,7 +461,7 @@ def plan_or_suggest(
 def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: KernelSource) -> str:
     """Return the sentence that suggests `--until`, with the bytes of the shorter network's plan; "" if no cut helps.
 
-    Only for a plan that is largest at its end. The file is then cut behind most work, and planned again.
+    Only for a plan with the peak at the end. The file is then cut behind most work, and planned again.
     """
     plan = planned.plan
     if not _may_be_cut(loaded, asked) or not ends_large(plan):

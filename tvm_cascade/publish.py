@@ -1,8 +1,8 @@
 """Write files and folders atomically: under a hidden name in the same folder, then renamed.
 
 A killed process leaves at most a hidden file or folder, removed by the next process that writes to that folder. A
-writer holds a lock (a hidden file beside it, by `filelock`), which ends with the process: whatever is locked is still
-being written.
+writer holds a lock (a hidden file beside, by `filelock`), which ends with the process: a locked file is still being
+written.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Carry = Callable[[Path, Path], object]
 
 @contextmanager
 def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
-    """Yield an empty folder to fill; it replaces `folder`, whatever that holds, if the block does not raise.
+    """Yield an empty folder to fill, which replaces `folder`, with any content, if the block does not raise.
 
     `carry(old, new)` is called last, if `folder` exists, to copy what is to be kept; a lock keeps others from publishing
     to the same parent meanwhile. Missing parents are created, and removed again if the block raises. Whether `folder`
     may be replaced is for the caller to check first. Where the system can swap two folders (Linux, macOS), `folder` is
     the old or the new one at every moment.
 
-    Raises `UsageError` where it cannot be written.
+    Raises `UsageError` if the folder cannot be written.
     """
     if why := why_not_replaced(folder, folder=True):
         raise UsageError(f"cannot write a folder at {folder}, which {why}: name a new folder")

@@ -41,7 +41,7 @@ def watched_spec(finder: Any, fullname: str, path: Any, target: Any) -> ModuleSp
 
 
 class _Watched(Loader):
-    """A loader that enters the pipeline once its module has run, and then removes the finder."""
+    """A loader that enters the pipeline once the module has run, and then removes the finder."""
 
     def __init__(self, loader: Loader, finder: Any) -> None:
         self._loader, self._finder = loader, finder

@@ -277,7 +277,7 @@ class PlanResult:
         return points
 
     def _bounds(self) -> schema.Bounds | None:
-        """Bounds at 1.00x and the plan's gaps in per cent; a plan that does work twice has no gap to them."""
+        """Return the bounds at 1.00x and the plan's gaps in per cent; a plan with double work has no gap."""
         if self.bounds is None:
             return None
         return {"rows": self._bound(self.bounds.rows), "pixels": self._bound(self.bounds.pixels)}
@@ -321,7 +321,7 @@ class PlanResult:
         return [*wrap(boards, COLUMNS), *wrap(need_line(need, time), COLUMNS)]
 
     def _screen(self) -> list[str]:
-        """Return the first screen: what does not fit in it is left out, the least important first."""
+        """Return the first screen: lines that do not fit are left out, the least important first."""
         plan, room, need = self.plan, self.room, self.need
         where = f", for {self.core}{clock_of(self.clock)}" if self.core else ""
         model = Path(self.file).name or self.name
@@ -442,7 +442,7 @@ def _flash_text(need: Need, room: Room | None) -> str:
 
 
 def _listed(label: str, texts: Sequence[str], most: int) -> list[str]:
-    """Return texts below each other behind one label, each in at most so many lines."""
+    """Return texts below each other behind one label, each in a limited number of lines."""
     return [line for k, text in enumerate(texts) for line in labelled("" if k else label, text, most)]
 
 

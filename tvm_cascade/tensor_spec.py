@@ -139,7 +139,7 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Make names unique: a name that occurred before gets its position as a suffix: `y, y` become `y, y_1`."""
+    """Make names unique: a repeated name gets the position as a suffix: `y, y` become `y, y_1`."""
     made: list[str] = []
     for position, name in enumerate(names):
         made.append(free_name(name if name not in made else f"{name}_{position}", made))

@@ -1,1 +1,1 @@
-"""Equivalent candidate networks with a possibly smaller arena: one file per kind, and the loop that keeps the best."""
+"""Equivalent candidate networks with a possibly smaller arena: a file per kind, and the loop that keeps the best."""

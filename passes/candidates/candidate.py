@@ -85,7 +85,7 @@ class Network:
 
 @dataclass(frozen=True)
 class PlannedCandidate:
-    """A network with its kernels and plan, and the changes made to it."""
+    """A network with kernels and plan, and the changes made."""
 
     prepared: PreparedGraph
     plan: Plan
@@ -133,9 +133,9 @@ class Candidate(ABC):
 
     @abstractmethod
     def apply(self) -> PlannedCandidate:
-        """Build the network with its kernels and plan it.
+        """Build the network with kernels and plan it.
 
-        Raises `InfeasibleError` if it does not fit the cap, `RefusedCandidate` with a reason not to plan it at all.
+        Raises `InfeasibleError` for a plan above the cap, `RefusedCandidate` with a reason not to plan at all.
         """
 
     @staticmethod

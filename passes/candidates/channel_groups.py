@@ -46,7 +46,7 @@ class ChannelGroups(Candidate):
 
 
 def channel_groups(network: Network, best: Best) -> Proposals:
-    """Propose the groups with the smallest estimated arena; under a cap, groups that fit it if nothing else does."""
+    """Propose the groups with the smallest estimated arena; under a cap, fitting groups if nothing else fits."""
     graph, options = network.prepared.graph, network.options
     if isinstance(best, PlannedCandidate) and options.sram is not None:
         return ""

@@ -52,7 +52,7 @@ class ConcatsInParts(Candidate):
         return PlannedCandidate(made, plan_graph(made.graph, options))
 
     def _in_time(self, found: PlannedCandidate, before: PlannedCandidate) -> PlannedCandidate:
-        """Return `found`; refuse it if it exceeds `max_time`."""
+        """Return `found`; refuse a plan beyond `max_time`."""
         options, rule = self.network.options, self.network.rule
         rule.factor(before.plan)
         factor = rule.factor(found.plan)
@@ -88,7 +88,7 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:
-    """Find the concats whose removal gives the smallest arena, the fewest in a tie, and that arena's bytes."""
+    """Find the concats whose removal gives the smallest arena, the fewest in a tie; return them with the arena's bytes."""
     tried: dict[tuple[str, ...], int] = {}
 
     def peak(chosen: tuple[str, ...]) -> int:

@@ -1,7 +1,7 @@
 """Candidate: concats turned into joins, whose producers write into the output (`join_concats`): no copy, often no
 bytes.
 
-First all joinable concats at once; if that makes the plan worse and they are few, each in turn.
+First all joinable concats at once; if that makes the plan worse and there are few, each in turn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ConcatsInPlace(Candidate):
 
 
 def concats_in_place(network: Network, best: Best) -> Proposals:
-    """Propose all joinable concats; if those are dropped, each in turn (if they are few, or the plan is layerwise)."""
+    """Propose all joinable concats; if dropped, each in turn (if there are few, or the plan is layerwise)."""
     joins = joinable(network.prepared)
     if not joins or (yield ConcatsInPlace(network, joins, best)) is Outcome.KEPT:
         return ""

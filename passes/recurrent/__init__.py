@@ -1,3 +1,3 @@
-"""Float recurrent layers (LSTM, GRU, simple RNN) as a single operator that loops over its steps, for every format's
+"""Float recurrent layers (LSTM, GRU, simple RNN) as a single operator that loops over the steps, for every format's
 reader.
 """

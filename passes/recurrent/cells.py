@@ -24,7 +24,7 @@ from tvm_cascade.passes.recurrent.functions import Activation
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum of products: the input by one gate's weights, and a state by one gate's weights; -1 for none."""
+    """A sum of products: the input by a gate's weights, and a state by a gate's weights; -1 for none."""
 
     by_input: int
     by_state: int
@@ -90,6 +90,8 @@ class Recurrence:
 
 
 def products(phase: Phase, by_input: bool) -> Sequence[tuple[int, int]]:
-    """List for each sum in a phase that multiplies the input (or the state): its place in the phase, and the gate."""
+    """List for each sum in a phase that multiplies the input (or the state): the sum's place in the phase, and the
+    gate.
+    """
     gates = [s.by_input if by_input else s.by_state for s in phase.sums]
     return [(place, gate) for place, gate in enumerate(gates) if gate >= 0]

@@ -127,7 +127,7 @@ class _Reader:
         return Step(_name(binding), tuple(self.number[v] for v in inputs), output, windows, macs, free)
 
     def _summed(self, binding: Binding, total: Total) -> Step:
-        """Add an operator that sums all rows, in place of the operators that compute the sum."""
+        """Add an operator that sums all rows, in place of the operators for the sum."""
         source, views = total.source, list[ReadStep]()
         while (number := self.number[source]) and self._is_view(self.steps[number - 1]):
             views.insert(0, self.steps[number - 1])

@@ -42,7 +42,7 @@ def elementwise(site: Site) -> Sliding:
 
 
 def quantization(site: Site) -> Sliding:
-    """Apply to `quantize` and `dequantize`: one scale, or one for every slice along another axis."""
+    """Apply to `quantize` and `dequantize`: one scale, or a scale per slice along another axis."""
     axis = site.axes[0]
     per_axis = any(prod(shape_of(c)) > 1 for c in site.constants)
     if len(site.inputs) > 1 or (per_axis and int(site.call.attrs.axis) % len(site.shape) == axis):
@@ -56,7 +56,7 @@ def _widens(site: Site) -> bool:
 
 
 def reshape(site: Site) -> Sliding:
-    """Apply to reshapes that keep the rows, or merge several rows into one."""
+    """Apply to reshapes that keep the rows, or merge several rows into a single row."""
     before, after, axis, rows = shape_of(site.inputs[0]), site.shape, site.axes[0], site.rows
     outer = prod(before[:axis])
     for place, extent in enumerate(after):

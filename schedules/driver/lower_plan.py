@@ -252,7 +252,7 @@ class Driver:
         return tirx.IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
 
     def _call_hook(self, hook: str) -> list[Stmt]:
-        """Count the step, then, unless it failed, call the hook; its result becomes the status."""
+        """Count the step, then, unless the step failed, call the hook, whose result becomes the status."""
         zero = i32(0)
         call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
         stmts: list[Stmt] = [tirx.BufferStore(self.status, call, [zero])]
@@ -288,7 +288,7 @@ class Driver:
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
-    """Return the bytes behind the last memory for kernels that need more scratch than planned for their segment."""
+    """Return the bytes behind the last memory for kernels with more scratch than planned for their segment."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
     needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]

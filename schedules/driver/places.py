@@ -183,9 +183,7 @@ def _span(plan: Plan, tensor: int) -> tuple[int, int]:
 
 
 def rows_by_table(plan: Plan) -> list[int]:
-    """List the tensors whose rows are found by a table: tensors with scattered rows, and tensors read together with
-    them.
-    """
+    """List the tensors with rows found by a table: tensors with scattered rows, and tensors read together with them."""
     around = [op for op in plan.graph.ops if any(plan.storages[t].row_addresses for t in (*op.inputs, *op.outputs))]
     read = [
         t

@@ -20,7 +20,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32, sequence, tirx
 
 
 class AccumulatingSteps(KernelForm):
-    """Form for operators that read their only input in a reduction, such as global pools and dense layers."""
+    """Form for operators with a single input read in a reduction, such as global pools and dense layers."""
 
     way = Way.ACCUMULATING
 

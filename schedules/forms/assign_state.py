@@ -1,4 +1,4 @@
-"""The kernel that writes a state: it copies the new value over the state's bytes (`passes.states`)."""
+"""The kernel for writing a state: copies the new value over the state's bytes (`passes.states`)."""
 
 from __future__ import annotations
 

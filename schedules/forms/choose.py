@@ -40,8 +40,8 @@ def footprints_of(site: Site) -> KernelFootprints:
 
 
 def kernel_of(site: Site, use: Use) -> BuiltKernel:
-    """Build the kernel by the first form that can run an operator as a plan uses it. Raises `ValidationError` if none
-    can.
+    """Build the kernel by the first form able to run an operator as a plan does. Raises `ValidationError` without such
+    a form.
     """
     reasons: list[str] = []
     for form in forms():
@@ -55,7 +55,7 @@ def kernel_of(site: Site, use: Use) -> BuiltKernel:
 
 
 def kernels_of_plan(plan: Plan, sites: Sequence[Site | None]) -> list[BuiltKernel | None]:
-    """Build every operator's kernel for the way its segment runs it; `sites` and results are None for views."""
+    """Build every operator's kernel for the segment's way of execution; `sites` and results are None for views."""
     chosen: list[BuiltKernel | None] = [None] * len(sites)
     for segment in plan.segments:
         for o in segment.ops:

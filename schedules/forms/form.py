@@ -103,8 +103,8 @@ class KernelForm(ABC):
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
         """Return `known` with this form's fields filled in, or the reason why the operator at `site` has no such form.
 
-        The planner uses a form only if its fields are set. Forms without a field, such as one-row kernels, return
-        `known` unchanged.
+        The planner uses a form only if the form's fields are set. Forms without a field, such as one-row kernels,
+        return `known` unchanged.
         """
         return known
 

@@ -49,7 +49,7 @@ FORM = MultiRowTiles()
 
 @dataclass(frozen=True)
 class MultiRowSteps(BuiltKernel):
-    """Steps that make one call to a kernel for `rows` output rows."""
+    """Steps that make a call to a kernel for `rows` output rows."""
 
     rows: int
 

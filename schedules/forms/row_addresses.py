@@ -1,4 +1,4 @@
-"""Rows at separate addresses: steps that find every row they read or write in a table in flash.
+"""Rows at separate addresses: steps that find every row in a table in flash.
 
 A plan may give each row of a tensor a separate address (`Storage.row_addresses`). The driver has a table of these
 addresses for every tensor; a kernel gets a pointer into it, at the entry for the window's first row. So nothing is

@@ -123,7 +123,7 @@ class StripeSteps(BuiltKernel):
 
 @dataclass(frozen=True)
 class GenericStripeKernel(StripeSteps):
-    """Steps that call one generic kernel for all stripes, with the columns as arguments (`kernels.stripe_kernel`)."""
+    """Steps that call a single generic kernel for all stripes, with the columns as arguments (`kernels.stripe_kernel`)."""
 
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
         x0, x1 = lanes.columns(caller.op.index)

@@ -30,7 +30,7 @@ class RowAccess:
 
     @property
     def whole(self) -> bool:
-        """Return True if one kernel call computes everything; so for operators that read only constants."""
+        """Return True if a kernel call computes everything; so for operators that read only constants."""
         return not (self.rowwise and self.windows)
 
     @property

@@ -75,7 +75,7 @@ class PixelAssembly(Assembly):
     def _part(self, loop: Stmt) -> Stmt:
         """Limit a loop over all columns to `[x0, x1)`.
 
-        It starts from 0: TVM's CanonicalizeLoop does not shift inner loops' bounds when it rebases a loop to 0.
+        The loop starts from 0: TVM's CanonicalizeLoop does not shift inner loops' bounds when rebasing a loop to 0.
         """
         step = tirx.Var(loop.loop_var.name, "int32")
         body = tir.substitute(loop.body, {loop.loop_var: step + self.x0})

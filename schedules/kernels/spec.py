@@ -26,7 +26,7 @@ ONCE = "once, half to even"  # rounding of operators that are defined on real nu
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """The parameters that define an operator besides its tensors; None if the kind has no such parameter.
+    """The parameters that define an operator besides tensors; None if the kind has no such parameter.
 
     Quantized values are `real = scale * (stored - zero_point)`. A multiplier and a shift are TFLite's: the factor
     `multiplier * 2^(shift - 31)`.

@@ -31,7 +31,7 @@ class Stage:
 
     @property
     def moves(self) -> bool:
-        """Return True if it only moves elements: `staging` then inlines it."""
+        """Return True if the stage only moves elements: `staging` then inlines the stage."""
         value = self.store.value
         return self.initial is None and len(tir.loads(value)) <= 1 and is_movement(value)
 

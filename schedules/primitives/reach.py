@@ -30,7 +30,7 @@ class Reach:
         return (y * self.stride + self.last) // self.denominator
 
     def hull(self, other: Reach) -> Reach | None:
-        """Return the smallest reach that contains both; None if they advance at different rates."""
+        """Return the smallest reach that contains both; None for different rates."""
         if (self.stride, self.denominator) != (other.stride, other.denominator):
             return None
         return Reach(self.stride, min(self.first, other.first), max(self.last, other.last), self.denominator)

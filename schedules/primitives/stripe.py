@@ -141,7 +141,7 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
 
 
 def buffer_bytes(target: object) -> dict[str, int]:
-    """Compute every intermediate's bytes once TVM's lowering has shrunk it to the part its loops keep alive.
+    """Compute every intermediate's bytes once TVM's lowering has shrunk the buffer to the live part.
 
     Parameters
     ----------

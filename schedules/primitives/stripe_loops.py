@@ -17,7 +17,7 @@ BlockOf = Callable[[Stage], Any]
 
 @dataclass(frozen=True)
 class Cut:
-    """An axis along which the output is cut into stripes: its loop, and the slices each group computes in it."""
+    """An axis along which the output is cut into stripes: the loop, and each group's slices in the loop."""
 
     loop: Var
     size: int  # slices of a stripe
@@ -82,9 +82,7 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
 
 
 def _at(stage: Stage, indices: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """Write a stage inside the pixel loops: it writes indices `indices`, with a separate loop along each axis that is
-    None.
-    """
+    """Write a stage inside the pixel loops, at indices `indices`, with a separate loop along each axis that is None."""
     known = {v: value for v, value in zip(stage.target, indices, strict=True) if value is not None}
     return _realized(stage, known, predicate, block_of)
 

@@ -18,7 +18,7 @@ from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, s_tir, 
 
 
 class StripeError(CascadeError):
-    """A block that cannot be striped or rolled; `block` is its name."""
+    """A block that cannot be striped or rolled; `block` names the block."""
 
     def __init__(self, block: str, reason: str) -> None:
         super().__init__(f"block '{block}': {reason}")
@@ -27,7 +27,7 @@ class StripeError(CascadeError):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A block that writes a single element per iteration, with its loops."""
+    """A block that writes a single element per iteration, with loops."""
 
     name: str
     statement: Stmt | None  # its loops below the root block, if it is the only block in them

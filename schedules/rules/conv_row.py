@@ -406,7 +406,7 @@ class DepthwiseRow(ABC):
 
 
 def _form(builder: ConvRow | DepthwiseRow, choices: Hashable) -> Hashable | None:
-    """Return the key that determines a builder's function; None if it may depend on constants' values.
+    """Return the key of a builder's function; None if the function may depend on constants' values.
 
     With a key, clear the builder's constant values.
     """

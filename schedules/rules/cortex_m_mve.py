@@ -231,7 +231,7 @@ class _Outer(OuterProducts, _LaneOutputs):
 
 
 def lifts(weights: np.ndarray) -> np.ndarray:
-    """Return for each output channel the number nearest 0 that moves its weights (at most nine bits, channels last)
+    """Return for each output channel the number nearest 0 that moves the weights (at most nine bits, channels last)
     into int8.
     """
     flat = weights.reshape(-1, weights.shape[-1]).astype(np.int32)

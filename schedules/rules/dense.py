@@ -57,7 +57,7 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
 def plan_single(
     m: np.ndarray, s: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], zero_point: int, clamp: tuple[int, int]
 ) -> Requantize | None:
-    """Plan the short form if it is proved equal to rounding once, else the form that rounds once; None for left shifts.
+    """Plan the short form if proved equal to rounding once, else the form that rounds once; None for left shifts.
 
     `m`, `s` are int64 [units], `bounds` the smallest and largest accumulators.
     """
@@ -89,7 +89,7 @@ def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:
     """Test that rounding once and rounding twice agree for every |acc| below 2^30.
 
     Both are monotone, so it suffices to compare them near each acc at which the output first reaches a value v, and to
-    check that the output does so there.
+    check that it does so there.
     """
     if m < 1 << 30:
         return False

@@ -57,7 +57,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class DotProduct:
-    """A loop that adds `count` products, or elements, to the element that `store` overwrites."""
+    """A loop that adds `count` products, or elements, to the element overwritten by `store`."""
 
     loop: Any
     store: Any

@@ -143,9 +143,7 @@ class _Elements:
         return self.k.let(self.tables[table][i32(index)], "number")
 
     def run(self, element: Any, *form: Hashable) -> RowKernel:
-        """Build the kernel; `element(values)` is the output for one value per input, as int32, and `form` determines
-        it.
-        """
+        """Build the kernel; `element(values)` is the output for a value per input, as int32, determined by `form`."""
         return self.k.kernel(lambda: self._emit(element), form=("elements", self.count, self.dtype, *form))
 
     def _emit(self, element: Any) -> None:

@@ -61,7 +61,7 @@ class _Binary:
         self.table = self.k.view(self.k.constants[0], "int32", "table")
 
     def parameter(self, value: int) -> Value:
-        """Append a number to the table; return the expression that loads it."""
+        """Append a number to the table; return the expression for loading this number."""
         self.parameters.append(value)
         return self.table[i32(len(self.parameters) - 1)]
 

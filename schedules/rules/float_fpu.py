@@ -142,7 +142,7 @@ class _Conv(ConvRow):
 
 
 class _Depthwise(DepthwiseRow):
-    """Depthwise convolution, one channel at a time; a channel's record is its bias and weights."""
+    """Depthwise convolution, channel by channel; a channel's record is bias and weights."""
 
     by_form = True
     conv: FloatLayer

@@ -199,7 +199,7 @@ def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
 
 
 def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, start: Value = 0) -> None:
-    """Fills a buffer as `row_bases` returns it, for the window that begins `start` rows further down."""
+    """Fill a buffer as `row_bases` returns it, for a window `start` rows further down."""
     for tap in range(g.kernel[0]):
         k.store(table, tap, k.row_offset(index, start + tap * g.dilation[0], g.row_elements))
 

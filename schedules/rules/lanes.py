@@ -54,8 +54,8 @@ def each_vector(
 def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False, even: bool = False) -> Value:
     """Compute SRDHM of two vectors.
 
-    With `sign`, decrement negative lanes by one, as `rounded_lanes` needs. With `even` round the high words down, so
-    that `rounded_lanes` rounds only once.
+    With `sign`, decrement negative lanes by one, as `rounded_lanes` needs. With `even` round the high words down for a
+    single rounding in `rounded_lanes`.
     """
     name = "llvm.arm.mve.vqdmulh" if even else "llvm.arm.mve.vqrdmulh"
     high = k.let(tirx.call_llvm_pure_intrin("int32x4", name, acc, m), "h", "int32x4")

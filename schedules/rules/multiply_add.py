@@ -1,6 +1,7 @@
 """Products added to a sum, in generic float32 kernels, as a single floating-point instruction.
 
-A C compiler that keeps to C99 does not join them. The instruction rounds twice, as in C99, so results stay the same.
+A C compiler that keeps to C99 does not join products and sums. The instruction rounds twice, as in C99, so results stay
+the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm_cascade.schedules.tir.macs import is_mac
 
 
 def joins_products(target: KernelTarget) -> bool:
-    """Return True if a target's kernels gain by it: LLVM joins products, or vectorizes them, by itself."""
+    """Return True if a target's kernels gain: LLVM joins products, or vectorizes them, by itself."""
     return target.core.fpu and "float_fpu" in target.core.rules and target.backend == "c"
 
 

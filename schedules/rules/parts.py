@@ -56,7 +56,7 @@ def gathers(conv: QuantizedConv) -> bool:
 
 
 def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
-    """Make the convolution for one part: its channels and weights; everything else, bias included, is the whole's."""
+    """Make the convolution for a part: the part's channels and weights; everything else, bias included, is the whole's."""
     first, part = sum(p.channels for p in conv.parts[:index]), conv.parts[index]
     window = replace(conv.window, channels=part.channels)
     return replace(conv, window=window, weights=conv.weights[:, :, first : first + part.channels], parts=())

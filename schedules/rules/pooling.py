@@ -32,7 +32,7 @@ PAIR_TAPS = 255  # most int8 values that are summed in a halfword
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A pool over an int8 (max: also uint8, float32; where `read_pool` is asked for it, int16) NHWC tensor with batch 1.
+    """A pool over an int8 NHWC tensor (max: also uint8, float32; if `read_pool` is asked for it, int16) with batch 1.
 
     Means and scaled averages have `requantize`; a plain average divides instead.
     """

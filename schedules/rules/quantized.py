@@ -162,7 +162,7 @@ def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: b
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What a layer's requantization depends on. Equal layers have the same constants, not only equal ones."""
+    """The facts behind a layer's requantization. Equal layers have identical constants, not merely equal ones."""
 
     identity: int  # of `constants`
     constants: tuple[np.ndarray, ...] = field(compare=False)

@@ -39,7 +39,7 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 @cache
 def _rule_set(name: str) -> RuleSet:
-    """Return a rule set's function `variants`; import its module when a core asks for it."""
+    """Return a rule set's function `variants`; import the module when a core asks for the rules."""
     return import_module(f"tvm_cascade.schedules.rules.{name}").variants
 
 

@@ -127,7 +127,7 @@ def sequence(stmts: Sequence[Stmt]) -> Stmt:
 
 
 def kernel_function(name: str, params: Sequence[Var], stmts: Sequence[Stmt]) -> PrimFunc:
-    """Build a function that runs `stmts` and returns 0; its pointers do not alias."""
+    """Build a function that runs `stmts` and returns 0; pointers do not alias."""
     attrs = ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
     body = _SEQUENCE([*stmts, tirx.Return(i32(0))], None)
     return _FUNCTION(list(params), body, _type("int32"), attrs, None)

@@ -1,7 +1,7 @@
 """Aliasing of functions' pointers, which TVM's LLVM back end records for whole modules only.
 
-It declares all functions in a module before it defines any, and then applies the last declared function's attribute
-`tirx.noalias` to all.
+The back end declares all functions in a module before it defines any, and then applies the last declared function's
+attribute `tirx.noalias` to all.
 """
 
 from __future__ import annotations

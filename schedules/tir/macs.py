@@ -1,4 +1,4 @@
-"""Counting a kernel's multiply-accumulates (MACs): statically from its loop bounds, or by instrumenting its code.
+"""Counting a kernel's multiply-accumulates (MACs): statically from the loop bounds, or by instrumenting the code.
 
 A MAC is a store that adds a product to the element it overwrites, if both factors read memory. If padding was turned
 into loop bounds (`schedules.tir.padding`), both methods count only the taps inside the tensor.
@@ -55,7 +55,7 @@ def macs_of(func: PrimFunc, rows: int = 1) -> int:
 
 
 def iterations_where(extents: Mapping[Var, int], conditions: Sequence[Any]) -> int:
-    """Count a loop nest's iterations that meet all conditions; `extents` are its loops', which start at 0."""
+    """Count a loop nest's iterations that meet all conditions; `extents` belong to the loops, which start at 0."""
     groups: list[tuple[list[Var], list[Any]]] = []  # conditions that share loops, and these loops
     for condition in conditions:
         used = [v for v in extents if tir.uses(condition, v)]

@@ -4,9 +4,9 @@
                 acc += (if 1 <= y + ry <= H: x[y + ry - 1]               acc += (x[y + ry - 1] - zp) * w[ry]
                         else: zp) - zp) * w[ry]
 
-Allowed if the padding's value leaves the accumulator unchanged: sums to which it adds nothing, and maxima (minima)
-whose padding is no larger (smaller) than their start value. A condition that depends on no reduction loop becomes a
-guard around the whole update; if padding changes the accumulator, the condition stays.
+Allowed if the padding's value leaves the accumulator unchanged: sums of zeros, and maxima (minima) with padding no
+larger (smaller) than the start value. A condition that depends on no reduction loop becomes a guard around the whole
+update; if padding changes the accumulator, the condition stays.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Rewriter:
         return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
-        """Remove the padding from an update; conditions that cannot become loop bounds guard it."""
+        """Remove the padding from an update; conditions that cannot become loop bounds become guards."""
         choice = self.skipped(store)
         if choice is None:
             return store

@@ -27,8 +27,8 @@ def register_pipeline(name: str, *passes: Any) -> str:
     """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then the needs of LLVM and of an entry with
     tensors; return the name.
 
-    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in
-    kernels that take raw pointers.
+    TVM's default pipeline takes twice as long: the passes for blocks, threads and stray statements find nothing in
+    kernels on raw pointers.
     """
     plain = tirx.transform
     ending = (
@@ -76,8 +76,8 @@ def linked(module: Any) -> Any:
     """Link a module of unoptimised LLVM code as a shared library and load the result; return `module` if linking is
     impossible.
 
-    Its functions may call only functions in this process. Others, such as the float16 conversions in compilers, are
-    known only to LLVM's JIT.
+    The module's functions may call only functions in this process. Others, such as the float16 conversions in
+    compilers, are known only to LLVM's JIT.
     """
     if sys.platform != "linux" or shutil.which("ld") is None:
         return module

@@ -19,7 +19,7 @@ MOST_PIECES = 8
 
 
 def split_conditions(func: PrimFunc) -> PrimFunc:
-    """Split loops with constant extent that start from 0, without annotations and without allocations in their bodies."""
+    """Split loops with constant extent that start from 0, without annotations and without allocations in the body."""
 
     def on_for(loop: Any, mutator: Any) -> Any:
         body = mutator.mutate(loop.body)

@@ -26,7 +26,7 @@ COLUMN = "column"  # annotation of the column loop, where `outer` includes the c
 
 
 class NotRowwiseError(Exception):
-    """An operator that cannot be computed one output row at a time; the message is the reason."""
+    """An operator that cannot be computed output row by output row; the message is the reason."""
 
 
 def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc:
@@ -173,7 +173,7 @@ def _trips(sch: Any, block: Any) -> int | None:
 
 
 def _move_down(sch: Any, block: Any, outer: int) -> None:
-    """Move a stage into its consumers' deepest common loop that recomputes nothing, within the `outer` loops."""
+    """Move a stage into the consumers' deepest common loop without recomputation, within the `outer` loops."""
     consumers = sch.get_consumers(block)
     if not consumers:  # simplification may have replaced all reads by a constant
         if outer:

@@ -45,7 +45,7 @@ class Loop:
         return {hash(v) for v in (*self.stored, *variables)}
 
     def stores_beyond(self, local: set[int]) -> bool:
-        """Test whether the body stores to memory, outside these buffers, that its loads may read."""
+        """Test whether the body stores to memory, outside these buffers, that may be loaded there."""
         return bool(self.called) or any(hash(b) not in local for b in self.stored)
 
 
@@ -95,7 +95,7 @@ class ComputedOnce:
     def take(self, value: Any, cost: float) -> float:
         """Return the instructions of an operation, without its operands.
 
-        If an open loop does not change its value, they come once, before the outermost such loop.
+        If an open loop does not change the value, the instructions come once, before the outermost such loop.
         """
         if not cost or not _of_floats(value):
             return cost

@@ -1,4 +1,4 @@
-"""`Counters`: what counts plans, for every target once, so that kernels which several plans call are read once."""
+"""`Counters`: counters of plans, for every target once, so that kernels called by several plans are read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks for counting a single kernel's instructions: its calls in an inference, and the rows they access."""
+"""Tasks for counting a single kernel's instructions: the calls in an inference, and the rows accessed."""
 
 from __future__ import annotations
 

@@ -302,9 +302,7 @@ class Reader:
         return lambda env: head + self.counter.called(name, arguments(env), inlined)
 
     def deciding_arguments(self, function: Function, args: Sequence[Any]) -> Callable[[Env], Sequence[int | None]]:
-        """Compute a call's arguments as `Function.count` takes them; arguments its count does not depend on are
-        skipped.
-        """
+        """Compute a call's arguments as `Function.count` takes them; arguments irrelevant to the count are skipped."""
         known = [(k, self.known(args[k])) for k in function.deciding]
 
         def values(env: Env) -> Sequence[int | None]:
@@ -377,7 +375,9 @@ def _scaled(part: Part, count: float) -> Part:
 
 
 def sampled(count: int, most: int) -> list[tuple[int, float]]:
-    """Choose indices below `count` with weights that sum up to it: all, or `most`, both ends and some from the middle."""
+    """Choose indices below `count` with weights that sum up to `count`: all, or `most`, both ends and some from the
+    middle.
+    """
     if count <= most:
         return [(i, 1.0) for i in range(count)]
     ends = most // 4

@@ -43,7 +43,7 @@ class _Walk:
         self.registers = registers
 
     def statement(self, stmt: Any) -> tuple[float, float]:
-        """Count the instructions that a statement executes, and its code's instructions."""
+        """Count the instructions executed by a statement, and the instructions in the code."""
         kind = type(stmt)
         if kind is tirx.SeqStmt:
             parts = [self.statement(s) for s in elements(stmt.seq)]

@@ -126,7 +126,7 @@ def survey(body: Any) -> Survey:
 
 
 class Survey:
-    """The variables and buffers in a statement, by hash, and their dependences: all found in one visit."""
+    """The variables and buffers in a statement, by hash, and their dependences: all found in a single visit."""
 
     def __init__(self, body: Any) -> None:
         self.buffers: list[Any] = []  # that are allocated
@@ -172,7 +172,7 @@ class Survey:
         return found
 
     def _read(self, value: Any, visitor: Any) -> list[int]:
-        """Visit an expression, and return what it reads."""
+        """Visit an expression, and return the variables and buffers read."""
         kind = type(value)
         if kind is tirx.IntImm or kind is int:
             return []

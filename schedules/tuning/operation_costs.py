@@ -124,7 +124,7 @@ def _narrow(value: Any) -> bool:
 
 
 def stored_words(statements: Sequence[Any]) -> set[int]:
-    """Find the statements that compilers merge into word stores: a word is taken apart, and its four bytes are stored
+    """Find the statements that compilers merge into word stores: a word is taken apart, and the four bytes are stored
     in order.
 
     Return their positions.

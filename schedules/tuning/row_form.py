@@ -1,6 +1,6 @@
 """Row forms: an output row's interior as a function of whole tensors, which tuners can call and schedule.
 
-A tuner cannot call a row kernel, which takes pointers, ring slots and a row number. It can call its *row form*:
+A tuner cannot call a row kernel, which takes pointers, ring slots and a row number, but can call the *row form*:
 
     row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
 

@@ -85,7 +85,7 @@ class Database:
 
     @classmethod
     def load(cls, path: Path) -> Database:
-        """Reads a database from a file. Raises `LoadError` where it cannot be read or is no such database."""
+        """Read a database from a file. Raises `LoadError` for an unreadable file or one without such a database."""
         try:
             data = json.loads(readable(path).read_text(encoding="utf-8"))
             return cls(
@@ -99,7 +99,7 @@ class Database:
             raise LoadError(path, f"is no database of counts: {error}") from None
 
     def save(self, path: Path) -> None:
-        """Writes the database to a file, atomically. Raises `UsageError` where it cannot be written."""
+        """Write the database to a file, atomically. Raises `UsageError` if the file cannot be written."""
         lines = []
         for name, shapes in sorted(self._entries.items()):
             rows = [f"   {json.dumps(s)}: {json.dumps(_row(shapes[s]), sort_keys=True)}" for s in sorted(shapes)]

@@ -33,7 +33,7 @@ class _Step:
 
 
 class WrittenPlan:
-    """A plan as the driver has it: several counters may read what is written once."""
+    """A plan as written by the driver: several counters may read the text, which is written once."""
 
     def __init__(self, plan: Plan, kernels: Sequence[BuiltKernel | None], traced: bool = True) -> None:
         """Write the plan.

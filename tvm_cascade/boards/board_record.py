@@ -15,7 +15,7 @@ _DATA = 1024  # bytes that are kept for data and bss beside what a network takes
 
 @dataclass(frozen=True, slots=True)
 class CounterRegister:
-    """A counting register; `sample`, if any, is an (address, value) store that latches it before each read."""
+    """A counting register; `sample`, if any, is an (address, value) store that latches the counter before each read."""
 
     address: int
     bits: int
@@ -74,7 +74,7 @@ class Uart:
 
 @dataclass(frozen=True, slots=True)
 class FlashTool:
-    """How each flash programmer identifies the board; empty or False for a programmer that does not support it."""
+    """How each flash programmer identifies the board; empty or False for an unsupported programmer."""
 
     pyocd: str = ""  # --target
     openocd: tuple[str, ...] = ()  # -f, in order

@@ -137,7 +137,7 @@ class AccessTables:
 
     @cached_property
     def _owners(self) -> tuple[int, ...]:
-        """List the roots: tensors that own their memory."""
+        """List the roots, which are the tensors with memory of their own."""
         return tuple(t for t, root in enumerate(self.roots) if root.tensor == t)
 
     def _start(self, tensor: int, tile: Tile) -> int:
@@ -187,13 +187,13 @@ class AccessTables:
 
     @cached_property
     def summing(self) -> dict[int, Sequence[int]]:
-        """Return the operators that can sum their input step by step, with the input's producers."""
+        """Return the operators able to sum their input step by step, with the input's producers."""
         able = (o for o in self.graph.ops if o.kernels.accumulator_bytes and len(o.inputs) == 1)
         return {o.index: makers for o in able if (makers := self._summed_from(o))} if self.accumulators else {}
 
     def _summed_from(self, node: Op) -> Sequence[int]:
-        """Return the producers of an operator's single input if its rows or pixels can be summed as they appear; else
-        empty.
+        """Return the producers of an operator's single input if the input's rows or pixels can be summed on arrival;
+        else empty.
         """
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]

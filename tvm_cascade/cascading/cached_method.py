@@ -30,7 +30,7 @@ def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenat
 
 
 def drop_results() -> None:
-    """Drop the results that all cached methods keep; objects in use compute them again."""
+    """Drop all cached methods' results; objects in use compute them again."""
     for owner in list(_caching):
         for name in list(vars(owner)):
             if _is_cached_method(type(owner), name):

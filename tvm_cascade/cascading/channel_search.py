@@ -170,7 +170,7 @@ def best_groups(graph: Graph, options: PlanOptions) -> Groups:
 def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     """Plan `merged`, which is `graph` with some blocks replaced by channel-tiled operators.
 
-    The plan states its work and its baseline relative to `graph`.
+    The plan states work and baseline relative to `graph`.
 
     Raises
     ------

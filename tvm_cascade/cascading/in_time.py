@@ -28,7 +28,7 @@ PlanOf = Callable[[Graph, PlanOptions], Plan]  # the plan of one search, without
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """The smallest plan within the limit, and the plans that it was compared with."""
+    """The smallest plan within the limit, and the plans compared with it."""
 
     plan: Plan
     options: PlanOptions  # with the steps that gave it
@@ -60,7 +60,7 @@ def smallest_in_time(graph: Graph, options: PlanOptions, plan_of: PlanOf) -> InT
 
 @cached(maxsize=8)
 def _fast_plans(graph: Graph, options: PlanOptions) -> list[Plan]:
-    """Return the plans with one operator after another, in steps of one row and of several rows: nothing is faster."""
+    """Return the plans without cascades, in steps of one row and of several rows: nothing is faster."""
     plan = without_search(graph, plain_costs(graph, options), options)
     return [plan] if options.draft else list(dict.fromkeys((plan, raise_tile_rows(plan, options))))
 
@@ -116,7 +116,7 @@ class _Walk:
         return plan
 
     def _in_wider_stripes(self, striped: Plan, plan: Plan) -> Plan:
-        """Return `striped` with stripes as wide as the limit asks for, or `plan`, which has none, where that is smaller."""
+        """Return `striped` with stripes as wide as the limit asks for, or `plan`, without stripes, if smaller."""
         while striped.peak < plan.peak and not self._within(striped):
             narrower, width = striped, stripe_columns(striped)
             if not width:
@@ -129,7 +129,7 @@ class _Walk:
     def _within_in_one_stripe(self, narrower: Plan, wider: Plan) -> bool:
         """Return False if stripes of any width exceed the limit, by plans with stripes of two widths.
 
-        What stripes add falls in proportion to their number, and the rest stays.
+        The stripes' extra instructions fall in proportion to the number of stripes, and the rest stays.
         """
         widths = stripe_columns(narrower), stripe_columns(wider)
         if widths[1] <= widths[0]:

@@ -1,5 +1,5 @@
-"""The plan with one operator after another: every search improves on this plan, and falls back on it if a limit ends
-the search at once.
+"""The plan without cascades, operator by operator: every search improves on this plan, and falls back on it if a limit
+ends the search at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _DEFAULTS = PlanOptions()
 
 
 def baseline_peak(graph: Graph, alignment: int) -> int:
-    """Compute the bytes live when operators run one by one in file order: whole tensors and scratch, views sharing
-    memory.
+    """Compute the bytes live when operators run in turn in file order: whole tensors and scratch, views sharing memory.
 
     Every block begins at a multiple of `alignment` bytes, as in the arenas compared with this peak. An element-wise
     operator overwrites a dying input of equal size, as if bias and activation were part of the operator before.
@@ -72,7 +71,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 
 def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> Plan:
-    """Plan one operator after the other: on whole tensors, or with `costs` if inputs arrive row by row."""
+    """Plan operator by operator: on whole tensors, or with `costs` if inputs arrive row by row."""
     if not options.stream_input:
         return layerwise(graph, replace(options, sram=None))
     figures = Figures(baseline_peak(graph, options.alignment), 0)

@@ -340,7 +340,7 @@ class Search:
 class Leaders:
     """The `count` layouts with the smallest arenas so far, each with the arena; of equal arenas the earlier is first.
 
-    Those whose arenas have at least `below` bytes, whatever is tried, are left out.
+    Layouts whose arenas have at least `below` bytes are left out in any case.
     """
 
     def __init__(self, count: int, below: int = INFEASIBLE) -> None:
@@ -360,7 +360,7 @@ class Leaders:
     def worth(self, bound: int) -> int:
         """Return the most live bytes of a layout worth laying out, given that no arena is below `bound` bytes.
 
-        0 if an arena is at the bound already, so that no other is smaller.
+        0 if an arena is at the bound already, so that none can be smaller.
         """
         if self.first and self.first[0][0].peak <= bound:
             return 0

@@ -58,7 +58,7 @@ class LowerBounds:
     def coarsest(self) -> Table:
         """Bounds of segments in the coarsest of `tiles`.
 
-        A pixel tile that needs too much scratch is replaced by a finer one, so for pixels the finest tile is assumed.
+        A pixel tile with too much scratch is replaced by a finer tile, so for pixels the finest tile is assumed.
         """
         return self.plain(self.tiles_tried[-1] if self.tiles_tried[0].by_pixels else ROW)
 

@@ -22,7 +22,7 @@ CHUNKS = (16, 8, 4, 2, 1)  # pixels a step that are tried, coarse first
 
 
 class Price(Protocol):
-    """What a plan takes, by its kernels."""
+    """The price of a plan, by kernels."""
 
     def __call__(self, plan: Plan) -> float | None:
         """Return an inference's instructions; None if kernels are unknown."""

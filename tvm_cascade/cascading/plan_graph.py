@@ -26,7 +26,7 @@ WITHIN_CAP = 1.03  # most instructions under a cap, as a factor of those of the 
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Plan a graph as the options ask, with multi-row tiles where the arena has room for them.
+    """Plan a graph as the options ask, with multi-row tiles as far as the arena has room.
 
     Raises
     ------

@@ -168,7 +168,7 @@ def in_time(graph: Graph, options: PlanOptions) -> InTime:
 
 
 def in_rings_or_addresses(graph: Graph, options: PlanOptions, plan: Plan) -> Plan:
-    """Return the smaller plan with row addresses if there is one that `options.max_time` allows, else `plan`.
+    """Return the smaller plan with row addresses if `options.max_time` allows such a plan, else `plan`.
 
     A plan smaller than the plan refused by the limit is tried first.
     """

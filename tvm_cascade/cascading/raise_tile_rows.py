@@ -39,7 +39,7 @@ _SEARCHES = 4
 
 
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
-    """`plan` with multi-row tiles where they save instructions and the arena has room.
+    """Return `plan` with multi-row tiles if they save instructions and the arena has room.
 
     The result is no larger than the cap or, without one, than `plan`, and takes no more instructions. A plan in stripes, with
     row addresses or with such tiles is returned as it is, and so is any plan for a target whose instruction costs are not

@@ -4,10 +4,10 @@ An operator may cascade if the input rows read for an output row are known: `pas
 from the operator's code, whatever the name. An output with one row needs no window, and a view moves no data. All other
 operators are left out, each with a reason.
 
-Regions are merged as in BYOC's MergeCompilerRegions: a tensor's producer and reader join one region unless another path
-between leaves the region, which would make two regions wait for each other. Largest tensors go first, so that if merges
-exclude one another the largest tensor may become a ring; then operators that read the same tensor. The planner
-(`search`) never puts operators from different regions into one segment.
+Regions are merged as in BYOC's MergeCompilerRegions: a tensor's producer and reader join a region unless another path
+between leaves the region, which would make two regions wait for each other. Largest tensors go first, so that of two
+conflicting merges the larger tensor's is made and may give a ring; then operators that read the same tensor. The
+planner (`search`) never puts operators from different regions into one segment.
 """
 
 from __future__ import annotations
@@ -160,6 +160,6 @@ class _Groups:
         return False
 
     def _after(self, groups: Sequence[int]) -> list[int]:
-        """Groups that read what `groups` write."""
+        """Return the groups that read tensors written by `groups`."""
         readers = {self.of[s] for g in groups for o in self._members[g] for s in self.graph.successors[o]}
         return sorted(readers - set(groups))

@@ -30,8 +30,8 @@ _UNREACHED = 1 << 60  # bytes
 class Lives:
     """The steps, within the segment, in which parts of a tensor are live: rows, or the tensor's single block.
 
-    Part p lives in steps `[lower[p], upper[p])`. What was there before begins at 0, what is needed later ends behind the
-    last step.
+    Part p lives in steps `[lower[p], upper[p])`. Parts from before begin at 0, parts needed later end behind the last
+    step.
     """
 
     tensor: int

@@ -50,7 +50,7 @@ def schedule_bound(graph: Graph, streamed: frozenset[int] = frozenset()) -> int:
 
 @dataclass(slots=True)
 class _Edge:
-    """A tensor, and the reader that its live pixels are counted by."""
+    """A tensor, and the reader by which the live pixels are counted."""
 
     reader: int  # operator
     counts: Boundary

@@ -89,7 +89,7 @@ class SegmentCosts:
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return, for every root, the positions of the first producer (birth) and the last reader.
 
-        Graph inputs are born at -1, streamed ones at their first reader; graph outputs are read at the end.
+        Graph inputs are born at -1, streamed inputs at their first reader; graph outputs are read at the end.
         """
         tables, end = self.tables, len(self.order)
         born: dict[int, int] = {}
@@ -275,7 +275,7 @@ class SegmentCosts:
 
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
-        """Return the operators of [i, j) that sum their input step by step."""
+        """Return the operators of [i, j) that sum inputs step by step."""
         summing = self.tables.summing
         members = self.members(i, j) if summing else ()
         return tuple(o for o in members if o in summing and self.tables.accumulates(o, members))

@@ -60,7 +60,7 @@ class Cascade:
     def trace(self) -> tuple[int, ...]:
         """Return the members in execution order, one entry a step.
 
-        Several sinks advance in proportion to their numbers of steps. Steps that no sink demands run at the end.
+        Several sinks advance in proportion to their numbers of steps. Steps no sink demands run at the end.
         """
         return tuple(self.members[k] for k in demanded(self._demand))
 
@@ -200,7 +200,7 @@ def _units(data: bytes) -> Units:
 
 
 def _advance(op: int, upto: int, feeds: Feeds, done: list[int], trace: list[int]) -> None:
-    """Run `op` until it has done `upto` steps, its producers first as far as needed; append every step to `trace`."""
+    """Run `op` until `upto` steps are done, its producers first as far as needed; append every step to `trace`."""
     pending = [(op, upto)]
     while pending:
         o, goal = pending[-1]

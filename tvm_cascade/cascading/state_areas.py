@@ -41,7 +41,7 @@ def areas(plan: Plan) -> tuple[Area, ...]:
 
 
 def area_at(found: Sequence[Area], address: int) -> Area:
-    """Return the area that holds an address; the gap behind an area belongs to that area."""
+    """Return the area with an address; the gap behind an area belongs to that area."""
     return next((area for area in reversed(found) if area.start <= address), found[0])
 
 

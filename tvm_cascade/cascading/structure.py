@@ -1,4 +1,6 @@
-"""What an arena depends on: graphs that differ in nothing else, such as an estimate and the network built, are planned once."""
+"""The facts an arena depends on: graphs that differ only otherwise, such as an estimate and the network built, are
+planned once.
+"""
 
 from __future__ import annotations
 

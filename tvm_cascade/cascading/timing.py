@@ -27,7 +27,7 @@ def instructions(plan: Plan, options: PlanOptions) -> float | None:
 def allowed_factor(options: PlanOptions) -> float:
     """Return how many times the instructions of the fastest plan a plan without a cap may take.
 
-    That is `max_time`, times `max_macs` where plans may do work twice.
+    That is `max_time`, times `max_macs` if plans may do work twice.
     """
     return options.max_time * (options.max_macs if options.stripes else 1.0)
 

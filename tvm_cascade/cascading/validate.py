@@ -298,7 +298,7 @@ def _scratch(plan: Plan, step: _Step, wanted: list[tuple[int, Area]]) -> int:
 
 
 def _check_in_place(op: Op, reads: list[tuple[int, Bytes]], written: list[Bytes]) -> None:
-    """Raise `ValidationError` unless an in-place operator has such a kernel and writes exactly the bytes that it reads."""
+    """Raise `ValidationError` unless an in-place operator has an in-place kernel and overwrites exactly the bytes read."""
     place = op.target or 0
     alone = op.target is not None or (op.kernels.in_place_workspace_bytes and len(reads) == 1)
     read = next((there.addresses for i, there in reads if i == place), None)

@@ -69,7 +69,7 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a tensor lies and how its pixels are counted; in bytes unless said otherwise."""
+    """A tensor's place and pixel addressing; in bytes unless said otherwise."""
 
     place: int  # address of its first slot
     tag: int  # of its first byte

@@ -1,3 +1,3 @@
-"""Standards for results: the references that compute a file (`reference`), known defects in them, and the machine
+"""Standards for results: the references that compute a file (`reference`), their known defects, and the machine
 (`doctor`).
 """

@@ -1,4 +1,4 @@
-"""Known defects in LiteRT's reference kernels, and models that avoid them: the arbiter for `run --check`.
+"""Known defects in LiteRT's reference kernels, and models without these operators: the arbiter for `run --check`.
 
 `_REPAIRS` rewrites an operator into operators that the reference computes as TFLite defines, or adds a field missing in
 the file. `doubts` reports defects without a repair.
@@ -17,7 +17,7 @@ Model: TypeAlias = Any  # the schema's object tree
 
 
 def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Rewrite a model so that the reference is right, and return it with the changes made; return `data` itself if
+    """Rewrite a model so that the reference is right, and return the model with the changes made; `data` itself if
     nothing changed.
 
     Raises whatever flatbuffers raises for a file that is no model.

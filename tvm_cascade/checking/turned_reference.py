@@ -1,4 +1,4 @@
-"""References that turn roundings at random, to measure how far that moves the outputs (`checking.sensitivity`)."""
+"""References with random roundings, which measure how far roundings move the outputs (`checking.sensitivity`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_cascade.tensor_spec import unique_names
 
 
 class TurnedReference:
-    """A reference that changes roundings in an ONNX or torch network at random, or leaves them alone."""
+    """A reference for an ONNX or torch network with randomly changed roundings, or unchanged ones."""
 
     by, note = "", ""
 

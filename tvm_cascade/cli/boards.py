@@ -72,9 +72,9 @@ def flash(directory: Path, as_json: bool, **options: Any) -> None:
 @LIST
 @guarded
 def monitor(device: str, baud: int, seconds: float | None) -> None:
-    """Print what a board sends over its serial port DEVICE; without DEVICE, over that of the one that is plugged in.
+    """Print the output of a board on serial port DEVICE; without DEVICE, on the port of the plugged-in board.
 
-    A board that holds the serial image of a project says nothing by itself, except where it has faulted or ended.
+    A board with a project's serial image says nothing by itself, except after a fault or at the end.
     """
     from tvm_cascade.runs.desk import resolve_port
     from tvm_cascade.runs.serial_link import SerialLink

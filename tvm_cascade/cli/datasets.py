@@ -45,13 +45,14 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
 @prints(Validation)
 @guarded
 def validate(model: Path, as_json: bool, **options: Any) -> None:
-    """Compile MODEL and run a data set through it and through its reference: accuracy, differences, confusion matrix.
+    """Compile MODEL and run a data set through both MODEL's code and the reference: accuracy, differences, confusion
+    matrix.
 
     The reference is LiteRT for .tflite, ONNX Runtime for .onnx and torch for .pt2 (`pip install 'tvm-cascade[check]'`,
     torch: `[torch]`). A sample's class is the first largest element of the first output. The program is the one that
     `compile` emits with the same options.
 
-    \b
+    
     D.npz    one array per input under the input's name (serving_default_mel:0 also as mel; an only input under any name):
              N samples along the first axis, then the input's shape without its batch of 1. Arrays of the type that the
              input stores are taken as they are; others are real values, which its scale quantizes. `labels`, optional:
@@ -60,7 +61,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
              numbered in sorted order. Images are scaled to cover the input and cut around their centre, sounds are cut
              or filled with silence on both sides.
 
-    \b
+    
     numpy.savez("D.npz", input=x_test, labels=y_test)           # in Python: an .npz with names and labels
     tvm-cascade validate model.tflite --data D.npz
     tvm-cascade validate model.tflite --data photos/ --board mps2-an386
@@ -101,16 +102,16 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
     activations with a zero point, int8 weights without, a scale for every channel. .pt2 files go through torchao
     (`[torchao]`). Networks of TensorFlow are quantized as they are converted to .tflite.
 
-    \b
+    
     D.npz    samples to calibrate on, a hundred or more of every kind that occurs: one array per input under the
              input's name, N samples along the first axis, then the input's shape without its batch of 1. The values
              that the float network takes. Labels are not read.
     D/       a folder of images or .wav files, as of `validate`.
 
-    Where accuracy suffers: more samples, --calibration entropy or percentile (outliers; .pt2: histogram),
-    --float-first 1, --float-last 1 (the layers that often need more than 8 bits).
+    If accuracy suffers: more samples, --calibration entropy or percentile (outliers; .pt2: histogram), --float-first 1,
+    --float-last 1 (layers that often need more than 8 bits).
 
-    \b
+    
     tvm-cascade validate net.onnx --data test.npz               # before
     tvm-cascade quantize net.onnx --data calibration.npz -o net_int8.onnx
     tvm-cascade validate net_int8.onnx --data test.npz          # after

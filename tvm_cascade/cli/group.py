@@ -37,7 +37,7 @@ _COMMANDS = {
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name; asking for one imports its module, going through the names does not."""
+    """The commands by name; asking for a command imports the module, going through the names does not."""
 
     def __init__(self) -> None:
         self._commands: dict[str, click.Command | None] = dict.fromkeys(_COMMANDS)

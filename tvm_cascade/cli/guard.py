@@ -51,8 +51,9 @@ def ended_early(data: Mapping[str, object]) -> str:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the project's errors into one line on standard error, with `--json` one JSON object on standard output too,
-    and an exit status."""
+    """Turn the project's errors into a line on standard error, with `--json` also into a JSON object on standard
+    output, and an exit status.
+    """
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -14,8 +14,8 @@ from tvm_cascade.schema.targets import Targets
 def targets(as_json: bool) -> None:
     """List everything that --target takes by name: cores, microcontrollers and boards.
 
-    A microcontroller or board stands for its core, its memories, its clock and the programs that flash it. --json also says
-    which documents the figures come from.
+    A microcontroller or board stands for core, memories, clock and flash programs. --json also names the documents
+    behind the figures.
     """
     from tvm_cascade.boards.target_table import target_table
     from tvm_cascade.boards.target_table import targets as known

@@ -245,7 +245,7 @@ def refuse_idle_trials(metaschedule: Path | None) -> None:
 
 
 def cutting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that cut a network, and leave out its dead channels."""
+    """Give a command the options for cutting a network and leaving out dead channels."""
     return _UNTIL(_FROM(_SHRINK(command)))
 
 

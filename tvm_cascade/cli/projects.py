@@ -40,7 +40,7 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 @prints(Run)
 @guarded
 def run(directory: Path, as_json: bool, **options: Any) -> None:
-    """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
+    """Run the project in DIR on an emulated board, or in this process, and measure the run."""
     from tvm_cascade import api
 
     result = api.run(directory, progress=say, **options)
@@ -85,7 +85,7 @@ def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_
 @prints(Bundle)
 @guarded
 def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Write one image of several compiled networks that share one arena: the largest one's, not the sum."""
+    """Write an image of several compiled networks that share one arena: as large as the largest, not the sum."""
     from tvm_cascade import api
 
     result = api.bundle(directories, **options)
@@ -116,7 +116,7 @@ def doctor(model: Path | None, as_json: bool) -> None:
 def compare(a: Path, b: Path, as_json: bool) -> None:
     """Say how two plans, projects or runs differ.
 
-    A and B are files that `plan --json`, `compile --json` or `run --json` printed, or folders that `compile` wrote.
+    A and B are files printed by `plan --json`, `compile --json` or `run --json`, or folders written by `compile`.
     """
     from tvm_cascade.comparison import compare as compared
     from tvm_cascade.comparison import comparison_text

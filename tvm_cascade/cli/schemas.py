@@ -19,11 +19,11 @@ from tvm_cascade.schema import schema_of
 def schema(command: str) -> None:
     """Print the JSON schema (draft 2020-12) of the object that COMMAND prints as JSON.
 
-    \b
+    
       tvm-cascade schema plan > plan.schema.json
 
-    `$id` ends with the version, which is raised where a key goes or means something else. The definition `Refusal` is of
-    what every command prints in its place where it refuses.
+    `$id` ends with the version, raised when a key goes or changes meaning. The definition `Refusal` describes every
+    command's output on refusal.
     """
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)

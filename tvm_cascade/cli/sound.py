@@ -49,7 +49,7 @@ def _options(command: Any) -> Any:
 def front_end(output: Path, as_json: bool, **options: Any) -> None:
     """Write an audio front end as C: int16 sound in, rows of log-mel features out, all in integers.
 
-    The arithmetic is that of TensorFlow Lite Micro's front end, bit for bit; the defaults are those of its micro_speech.
+    The arithmetic equals TensorFlow Lite Micro's front end bit for bit; the defaults are micro_speech's.
     """
     from tvm_cascade.emit.front_end import write_front_end
 

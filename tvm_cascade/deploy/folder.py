@@ -128,7 +128,7 @@ def _architecture(request: SearchRequest) -> str:
 
 
 def require_free(folder: Path) -> None:
-    """Raise `UsageError` unless `folder` is missing, empty, or one that was emitted: nothing else is replaced."""
+    """Raise `UsageError` unless `folder` is missing, empty, or an emitted folder: nothing else is replaced."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The folder that `stages --emit` and `optimize --emit` write: refused before the search, written after it."""
+"""The folder for `stages --emit` and `optimize --emit`: refused before the search, written after."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     """Write the networks of several compiled folders as one image into the new folder `folder`.
 
     Raises `UsageError` for fewer than two networks, a folder that is itself a bundle, equal names, different targets, a
-    board that cannot run the networks, networks compiled without a sharable arena, and a folder that is not empty.
+    board unable to run the networks, networks compiled without a sharable arena, and a folder that is not empty.
     """
     _check(folder, images)
     _check_memories(images, board)

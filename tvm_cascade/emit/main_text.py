@@ -1,6 +1,6 @@
 """Emit the C programs of an image: `main.c`, and the board's side of the serial protocol.
 
-One network and several networks have separate templates; the program for several runs them in turn over one arena.
+A single network and several networks have separate templates; the program for several runs them in turn over one arena.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
 
 
 def serial_file(network: Network) -> str:
-    """Name the file that serves one of several networks."""
+    """Name the serial file of a network among several."""
     return f"serial_{network.name}.c"
 
 
@@ -60,7 +60,7 @@ def user_callback(spec: TensorSpec, name: str) -> str:
 
 
 def _port_callback(spec: TensorSpec, name: str) -> str:
-    """Write the callback that reads one row of a streamed input from the emulator's file."""
+    """Write the callback that reads a row of a streamed input from the emulator's file."""
     size = f"{spec.row_bytes}u"
     return _callback(
         name,
@@ -70,7 +70,7 @@ def _port_callback(spec: TensorSpec, name: str) -> str:
 
 
 def _serial_callback(spec: TensorSpec) -> str:
-    """Write the callback that asks the host over the serial link for one row of a streamed input."""
+    """Write the callback that asks the host over the serial link for a row of a streamed input."""
     return _callback(
         spec.c_name,
         spec,

@@ -145,7 +145,7 @@ def _taken(code: str, operands: str) -> int | None:
 
 
 def _gives_back(code: str, operands: str) -> bool:
-    """Return True if an instruction that writes the stack pointer adds a constant, or restores it from a frame pointer."""
+    """Return True if an instruction on the stack pointer adds a constant, or restores the pointer from a frame pointer."""
     plain = re.match(r"sp, ?(sp, ?)?#?\d+$", operands) or re.match(r"sp, ?(r7|fp|s0), ?#?-?\d+$", operands)
     return plain is not None or (code.startswith(("mov", "mv")) and re.match(r"sp, ?\w+$", operands) is not None)
 

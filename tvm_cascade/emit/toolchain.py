@@ -46,7 +46,7 @@ _COMPILE_TIMEOUT_S = 600
 
 
 class MemoryOverflowError(ToolError):
-    """An image that does not fit its board.
+    """An image too large for the board.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Write `<name>_weights.c`, the file with a network's constants, and parse it again for bundles that share constants.
+"""Write `<name>_weights.c`, the file with a network's constants, and parse such files for bundles that share constants.
 
 Tables indexed by the driver come first, then the constants passed to kernels by pointer.
 """

@@ -1,7 +1,7 @@
 """Write a compiled folder: the networks' files and everything else needed to build an image for a board.
 
-A folder that is not linked (`BuildOptions.linked`: for this machine, or a core without a compiler here) holds one
-network as a library for any C99 compiler.
+A folder without linking (`BuildOptions.linked`: for this machine, or a core without a compiler here) holds one network
+as a library for any C99 compiler.
 """
 
 from __future__ import annotations

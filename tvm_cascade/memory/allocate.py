@@ -1,4 +1,4 @@
-"""The arena allocator: heuristics, and where their result exceeds the lower bound, local search and an exact search."""
+"""The arena allocator: heuristics, and if their result exceeds the lower bound, local search and an exact search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AllocateOptions:
 def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOptions | None = None) -> Allocation:
     """Compute an offset for every buffer, so that the arena is small or fits the capacity.
 
-    Where a limit (`search_monitor`) strikes, it is the best layout so far.
+    If a limit (`search_monitor`) strikes, the result is the best layout so far.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class _Best:
         self.bound = bound
 
     def take(self, offsets: tuple[int, ...]) -> bool:
-        """Keep a layout if it is valid and has a smaller peak; returns whether it is valid.
+        """Keep a layout if it is valid and has a smaller peak; return whether the layout is valid.
 
         Layouts may be invalid: floating-point solvers round, and the search with offset constraints ignores pinned buffers.
         """
@@ -117,7 +117,7 @@ def _integer_program(best: _Best, goal: int) -> None:
 
 
 def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
-    """Search for a layout in which no live buffers share bytes, and keep it if its peak is smaller.
+    """Search for a layout in which no live buffers share bytes, and keep this if the peak is smaller.
 
     Offset constraints only allow sharing, so such a layout is always valid. The search with constraints is incomplete
     and may miss it.
@@ -199,7 +199,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_pinned(problem: Problem) -> None:
-    """Raise `UsageError` where pinned buffers overlap that are live together and have no offset constraint."""
+    """Raise `UsageError` for overlapping pinned buffers live together without an offset constraint."""
     excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.offset_constraints}
     pinned: Sequence[tuple[int, int, int, int, int]] = [
         (b.id, b.offset, b.size, b.lower, b.upper) for b in problem.buffers if b.offset is not None

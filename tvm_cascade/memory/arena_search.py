@@ -327,8 +327,8 @@ class _Search:
 def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
     """Search for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()` returns True.
 
-    The compiled library searches where it is installed (`tvm_cascade.native`), else `search_in_python`: the same nodes,
-    the same result.
+    The compiled library searches if installed (`tvm_cascade.native`), else `search_in_python`: the same nodes, the same
+    result.
     """
     library = native.library()
     if library is None:

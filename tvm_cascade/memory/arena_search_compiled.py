@@ -20,7 +20,7 @@ ARRAYS = (
 
 
 class CTables(ctypes.Structure):
-    """`Tables` as a C structure; keeps references to the arrays that it points to."""
+    """`Tables` as a C structure; keeps references to the arrays pointed to."""
 
     _fields_ = [("n", c_int64), ("free_count", c_int64), ("slack", c_int64), *((name, c_void_p) for name in ARRAYS)]
 

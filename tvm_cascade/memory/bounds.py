@@ -114,7 +114,7 @@ def covered(shares: Iterable[tuple[int, int]]) -> int:
     """Return the most bytes of a block covered by disjoint shares.
 
     `shares` holds for each share the most bytes covered, and the bytes at the block's start that contain them. Shares
-    within the first n bytes cover at most n together, so they are taken by end, as jobs by due date.
+    within the first n bytes cover at most n together, so shares are taken by end, like jobs by due date.
     """
     total = 0
     for most, end in sorted(shares, key=lambda share: share[1]):

@@ -1,4 +1,4 @@
-"""Which memory every buffer lies in, as an integer program (HiGHS through scipy); `memory.pools` says what it is for."""
+"""The memory of every buffer, as an integer program (HiGHS through scipy); `memory.pools` explains the purpose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NODES = 2_000  # of the integer program
 
 @dataclass(frozen=True)
 class PlacementProgram:
-    """The integer program: x[i, m] is 1 where buffer i lies in memory m; P[m] are live bytes; z[p, m] pairs that share."""
+    """The integer program: x[i, m] is 1 if buffer i lies in memory m; P[m] are live bytes; z[p, m] pairs that share."""
 
     asked: PlacementProblem
     cuts: Sequence[tuple[int, list[int]]]
@@ -33,7 +33,7 @@ class PlacementProgram:
 
     @cached_property
     def constraints(self) -> dict[frozenset[int], OffsetConstraint]:
-        """Choose for each pair of buffers that can share bytes, by id, the constraint that allows the fewest."""
+        """Choose for each pair of buffers able to share bytes, by id, the constraint with the fewest bytes."""
         by_id = {b.id: b for b in self.asked.problem.buffers}
         pairs = least_sharing(by_id, self.asked.problem.offset_constraints)
         return {k: f for k, f in pairs.items() if shareable(f, by_id[f.reader], by_id[f.writer]) > 0}

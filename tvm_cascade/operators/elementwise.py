@@ -51,7 +51,9 @@ def _unary(
 
 
 def _scheduled_only(kind: str, *also: str) -> Operator:
-    """Make an operator for scheduling graphs only: substitution graphs lack it, so it has no types and no semantics."""
+    """Make an operator for scheduling graphs only: without types and semantics, as substitution graphs lack this
+    operator.
+    """
     return Operator(kind, Family.UNARY, also=also, elementwise=True)
 
 

@@ -52,7 +52,7 @@ def one_step_a_value(read: Types, made: Types, attrs: Attributes) -> int:
 
 
 def steps_of_products(macs: Callable[[Types, Types, Attributes], int]) -> Callable[[Types, Types, Attributes], int]:
-    """Count two steps per multiply-accumulate; per output value one more for each operand after the second, one for
+    """Count two steps per multiply-accumulate; per output value a step for each operand after the second, and for
     `act`.
     """
 

@@ -83,7 +83,7 @@ def optimize_measured(
 ) -> Measured:
     """Rewrite `main` for a bench (default: this machine's CPU), within `limit` bytes of activations; see the module's docstring.
 
-    `database` keeps measurements between runs. Raises `GraphError` where `main` cannot be read, `InfeasibleError` where no
+    `database` keeps measurements between runs. Raises `GraphError` for an unreadable `main`, `InfeasibleError` if no
     graph meets the limit.
     """
     effort, bench = effort or Effort(), bench or LocalBench()

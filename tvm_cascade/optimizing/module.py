@@ -1,4 +1,4 @@
-"""`optimize_module`, the function behind the command `optimize`, and the files that it writes and reads.
+"""`optimize_module`, the function behind the command `optimize`, and the command's files.
 
 done = optimize_module(mod, target="cuda", cost="latency")
 print(format_report(done.report))
@@ -121,7 +121,7 @@ def optimize_module(
 def with_no_more_nodes(
     search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule], source: Path | None = None
 ) -> Optimized:
-    """Search a graph for a runtime other than TVM, whose kernels the costs do not know.
+    """Search a graph for a runtime other than TVM, with kernels unknown to the costs.
 
     The graph has no more nodes than the network after that runtime's fusion (`runtime_nodes`), nor than the file
     `source`, and can be written. Otherwise search again without substitutions that add operators, then only with

@@ -126,7 +126,7 @@ class KernelLatency(Latency):
             self.model.fill((CONCURRENT, [[op]]) for op in self._unknown(self.model, nodes))
 
     def _unknown(self, measured: MeasuredCost, nodes: Iterable[Node]) -> Iterator[OpFeatures]:
-        """Find the operators that can be measured and have no record yet; yield their features."""
+        """Find the measurable operators without a record; yield their features."""
         assert self.runner is not None
         for node in nodes:
             op = self.runner.know(node)

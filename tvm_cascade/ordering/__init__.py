@@ -1,5 +1,5 @@
-"""Memory-optimal operator ordering (Serenity): the execution order with the lowest peak, and graph rewriting that
-lowers it.
+"""Memory-optimal operator ordering (Serenity): the execution order with the lowest peak, and graph rewriting for a
+lower peak.
 
 The solver is imported at first use: few plans need it.
 """

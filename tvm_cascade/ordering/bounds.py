@@ -1,4 +1,4 @@
-"""Lower bounds on the peak for any order: for each operator the bytes that must be live while it runs.
+"""Lower bounds on the peak for any order: for each operator the bytes live during the operator in any case.
 
 While v runs these are live in any order: v's outputs and scratch, and every storage written by an ancestor of v (or a
 graph input) and read by v or a descendant (or a graph output). Computed with transitive closures.
@@ -11,7 +11,7 @@ from tvm_cascade.ordering.model import Model
 
 
 def ancestors(m: Model) -> tuple[int, ...]:
-    """Compute for each operator the mask of operators that must run before it."""
+    """Compute each operator's mask of operators that must run before."""
     above: list[int] = []
     for direct in m.predecessors:
         mask = direct
@@ -22,7 +22,7 @@ def ancestors(m: Model) -> tuple[int, ...]:
 
 
 def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
-    """Compute for each operator the mask of operators that must run after it."""
+    """Compute each operator's mask of operators that must run after."""
     below = [0] * len(above)
     for i in reversed(range(len(above))):
         mask = 0
@@ -33,7 +33,7 @@ def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def step_bounds(m: Model) -> tuple[int, ...]:
-    """Compute the least bytes that each operator needs while it runs, in any order."""
+    """Compute the least bytes needed while each operator runs, in any order."""
     above = ancestors(m)
     below = descendants(m, above)
     bounds = [need - max((saved for _, saved in m.overwrites[v]), default=0) for v, need in enumerate(m.demand)]

@@ -7,7 +7,7 @@ its writer to a separate node, which draws the readers to the source side: the a
 reader is not. So every T is weighed at once; `bounds.step_bounds` counts only storages live in every T. Cuts common to
 some optimal order (`Region`) narrow T further.
 
-In any order v needs at least that, so only operators that use more than the bound in the best known order are examined.
+In any order v needs at least that, so only operators above the bound in the best known order are examined.
 """
 
 from __future__ import annotations

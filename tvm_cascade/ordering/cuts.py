@@ -1,7 +1,6 @@
 """Divide and conquer for ordering: cuts, sets of operators that some optimal order runs first, and the proofs.
 
-Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules replace
-this:
+Serenity (section 3.2) cuts between cells and assumes a single live tensor there. Two exact rules replace this:
 
 1. An operator that is before or after every other one is a cut, whatever other tensors are live.
 2. A downset P is a cut if stepping aside to it never costs memory. `mu` is submodular over downsets (for a storage,

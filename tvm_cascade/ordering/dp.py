@@ -130,7 +130,7 @@ def _expand(
 
 
 def _ready(m: Model, ready: tuple[int, ...], op: int, after: int, inside: int) -> tuple[int, ...]:
-    """Return the operators that may run after the set `after`, whose last operator is `op`; `ready` could run before."""
+    """Return the operators that may run after the set `after`, which ends with operator `op`; `ready` could run before."""
     at = ready.index(op)
     missing = ~after
     fresh = [s for s in m.successors[op] if not m.predecessors[s] & missing and inside >> s & 1]

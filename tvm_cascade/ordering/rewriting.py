@@ -1,8 +1,8 @@
 """Identity graph rewriting (Serenity, section 3.3): removes concats; consumers read the parts instead.
 
 The paper turns `concat -> conv` into partial convolutions that add up in one output (equations 3 to 6). Partial sums of
-integers are exact only in int32, which the paper does not count; such accumulators for a whole map cost more than they
-save (`rfc/0003-serenity.md`).
+integers are exact only in int32, not counted in the paper; such accumulators for a whole map cost more than they save
+(`rfc/0003-serenity.md`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """`order`: the operator order with the lowest peak, proven or bounded.
 
-Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
+Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs the scheduler, and the answer
 to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
-`low` is proven unavoidable, `high` is the best order known, which annealing and windows (`_improve`) lower as soon as a
-run is incomplete. The first budget is `low`, each further one half way to `high`; a complete run that finds nothing
-raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and an incomplete one without
-an order proves nothing: budgets stay above it. A run only decides whether an order within its budget exists: whatever
-can only help is then done at once wherever the budget allows it, which leaves a fraction of the states that finding the
-best order takes. Work is bounded in steps, not in seconds.
+`low` is proven unavoidable, `high` is the best order known, lowered by annealing and windows (`_improve`) as soon as a
+run is incomplete. The first budget is `low`, each further budget half way to `high`; a complete run without an order
+raises `low` to the least step refused, a run with an order lowers `high`, and an incomplete run without an order proves
+nothing: budgets stay above. A run only decides whether an order within the budget exists: operators that can only help
+then run at once if the budget allows, which leaves a fraction of the states needed for finding the best order. Work is
+bounded in steps, not in seconds.
 """
 
 from __future__ import annotations

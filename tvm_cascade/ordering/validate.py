@@ -85,7 +85,7 @@ def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
 
 
 def validate(graph: Graph, order: Sequence[int], peak: int, bound: int, optimal: bool, in_place: bool = True) -> None:
-    """Check that `order` needs `peak` bytes and that the other claims are consistent.
+    """Check that `order` needs `peak` bytes and that all other claims are consistent.
 
     Raises
     ------

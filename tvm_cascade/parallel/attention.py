@@ -84,7 +84,7 @@ def _inner(graph: Graph, t: int) -> Op | None:
 
 
 def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
-    """Find the operators after a softmax up to the product whose left operand is its result."""
+    """Find the operators after a softmax up to the product with the softmax's result as left operand."""
     path, at = [], softmax
     while (reader := _reader(graph, at)) is not None:
         path.append(reader)

@@ -113,7 +113,7 @@ def _prune(block, sets, start, before, endings, index, r, s) -> Pairs:
 
 
 def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) -> np.ndarray:
-    """Test for each set that it has at most `s` connected components with at most `r` nodes each."""
+    """Test each set for at most `s` connected components with at most `r` nodes each."""
     r = block.size if r is None else r
     s = block.size if s is None else s
     fine = np.zeros(len(endings), dtype=bool)
@@ -139,7 +139,7 @@ def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) ->
 
 
 def mergeable(block: Block, sets: np.ndarray) -> np.ndarray:
-    """Test for each set that it is a subset of mergeable nodes in the block."""
+    """Test each set for being a subset of mergeable nodes in the block."""
     fine = np.zeros(len(sets), dtype=bool)
     for whole in block.mergeable:
         fine |= sets & ~np.int64(whole) == 0

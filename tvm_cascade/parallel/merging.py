@@ -6,7 +6,7 @@ stride; and on each axis kernel i lies at offset `P - p_i >= 0` of the merged ke
 the kernel's own (centring, as in the published code, is wrong at stride 2 with mixed parity and at stride 3). So `P =
 max p_i` and `K = max(P - p_i + k_i)`. With a dilation d the offset must be a multiple of d.
 
-Products with one common left operand merge by stacking their columns.
+Products with a common left operand merge by stacking columns.
 """
 
 from __future__ import annotations

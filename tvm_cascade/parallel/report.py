@@ -94,7 +94,7 @@ def finish_report(
     picture: str | Path | None,
     kept: Kept = lambda _found: None,
 ) -> tuple[ScheduleJson, str]:
-    """Save the schedule and draw its timeline, where a path is given; returns the JSON object and the text."""
+    """Save the schedule and draw the timeline, if paths are given; return the JSON object and the text."""
     kept((network_schedule, model.name))
     if output is not None:
         save_schedule(output, network_schedule.units.graph, network_schedule.schedule, model.name)

@@ -30,8 +30,8 @@ Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the 
 class Prices:
     """A cache of concurrent stages' costs for a cost model, by the kernels in their groups.
 
-    Stages with equal kernels have the same cost, whatever their units and block: networks with repeated cells have few
-    kinds of units, and most stages are permutations of others.
+    Stages with equal kernels have the same cost, in any unit and block: networks with repeated cells have few kinds of
+    units, and most stages are permutations of others.
     """
 
     def __init__(self, model: CostModel) -> None:
@@ -146,7 +146,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
 
 
 def apart(units: UnitGraph, options: Options) -> Stage | None:
-    """Return the stage whose groups are unconnected networks; None if there is one network, or more than `options.s`."""
+    """Return the stage whose groups are unconnected networks; None for a single network, or more than `options.s`."""
     groups = _apart(units.predecessors, options)
     return _operators(units, range(len(units.units)), Stage(CONCURRENT, groups)) if groups else None
 

@@ -15,7 +15,7 @@ from tvm_cascade.publish import whole_file
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One group's operators on one stream; times in milliseconds from the start of the network."""
+    """A group's operators on a stream; times in milliseconds from the start of the network."""
 
     stage: int
     stream: int
@@ -26,7 +26,9 @@ class Bar:
 
 
 def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
-    """Return a bar for each group: its time alone by the model, scaled so that the longest group fills the stage."""
+    """Return a bar for each group: the group's time alone by the model, scaled so that the longest group fills the
+    stage.
+    """
     ops = units.graph.ops
     drawn: list[Bar] = []
     now = 0.0

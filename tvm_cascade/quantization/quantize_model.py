@@ -1,4 +1,4 @@
-"""Quantize a model's file: what it needs is checked first, the file is written last and whole."""
+"""Quantize a model's file: requirements are checked first, the file is written last and whole."""
 
 from __future__ import annotations
 

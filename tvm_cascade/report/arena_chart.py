@@ -111,7 +111,7 @@ def _tip(band: Band, block: Block) -> str:
 
 
 def _labels(bands: Sequence[Band], plan: Plan, times: Axis, high: Axis) -> tuple[Label, ...]:
-    """Names on the largest whole tensors and rolling buffers, where these have room for one."""
+    """Draw names on the largest whole tensors and rolling buffers, if they have room."""
     found: list[tuple[float, Label]] = []
     for band in bands:
         middle = _centre(band)
@@ -126,6 +126,6 @@ def _labels(bands: Sequence[Band], plan: Plan, times: Axis, high: Axis) -> tuple
 
 
 def _centre(band: Band) -> float:
-    """Return an address that the block uses for long: the middle while it is largest."""
+    """Return an address the block uses for long: the middle while the block is largest."""
     k = max(range(len(band.times)), key=lambda k: band.high[k] - band.low[k])
     return (band.low[k] + band.high[k]) / 2

@@ -18,7 +18,7 @@ _FLAGS = {"input_shapes": "--input-shape", "from_": "--from"}
 def commands_of(
     model: object, request: Request, points: Sequence[tuple[int, float]], chosen: int, output: Path | None = None
 ) -> tuple[str, ...]:
-    """List for each frontier point (peak bytes, work factor) a POSIX shell line that gets its plan.
+    """List for each frontier point (peak bytes, work factor) a POSIX shell line that makes this plan.
 
     The point with `chosen` peak bytes keeps the request, all others are capped at their own bytes and work. If no point
     has as many, a last line gets the chosen plan.

@@ -1,4 +1,4 @@
-"""`Cost`: what an inference is estimated to take, as a compiled folder keeps it for `run`."""
+"""`Cost`: the estimated cost of an inference, kept in a compiled folder for `run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sentence on the dead channels that a plan leaves out."""
+"""One sentence on the dead channels left out by a plan."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _widest_gap(plans: Sequence[Plan], options: PlanOptions, closed: set[int]) -
 
 
 def unbeaten(plans: Sequence[Plan], figures: Sequence[tuple[int, int, float]]) -> list[Plan]:
-    """Select the plans that no other plan matches or beats in all figures, ascending by the first; in a tie the first."""
+    """Select the plans no other plan matches or beats in all figures, ascending by the first; in a tie the first."""
     found: list[tuple[tuple[int, int, float], int]] = []
     for k, own in enumerate(figures):
         worse = (

@@ -75,7 +75,7 @@ def drawings(report: ReportData) -> dict[str, Any]:
 
 
 def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str:
-    """Render the page, with its `drawings` if already made: nothing is loaded from anywhere, and only its own script
+    """Render the page, with `drawings` if already made: nothing is loaded from anywhere, and only the page's own script
     runs.
     """
     plan, data = report.plan, report.data

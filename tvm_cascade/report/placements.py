@@ -19,7 +19,7 @@ _SHARES = (0.75, 0.5, 0.25, 0.125, 0.0)  # of the fastest memory's capacity, tha
 
 @dataclass(frozen=True, slots=True)
 class FastPoint:
-    """A plan that no other beats in both."""
+    """A plan no other beats in both figures."""
 
     fast_bytes: int  # of the fastest memory, blocks and copies of weights
     cycles: int  # of an inference

@@ -8,7 +8,7 @@ from math import floor, log10
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """An SVG path, its kind, and its tip text."""
+    """An SVG path with kind and tip text."""
 
     kind: str
     path: str

@@ -70,7 +70,7 @@ def _named(rooms: Sequence[Room]) -> str:
 
 
 def need_line(need: Need, time: str) -> str:
-    """Return what a network needs where no board is given."""
+    """Return the line on a network's needs if no board is given."""
     return f"needs RAM {human(need.ram)} and a stack, flash about {human(need.flash)}, {time}"
 
 

@@ -1,10 +1,10 @@
 """Run an image in QEMU and read its outputs and measurements: arena and stack bytes used, instructions.
 
-The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. It paints the arena
-with a byte before every inference and reports the highest byte that has changed. A byte may be written with the very
-value it was painted with, so a second run paints the complement: what both leave unchanged was never written with
-anything else. The second run repeats the first inference only, at the same time as the first run, and its outputs must
-agree: an inference that depends on what the arena held before is an error here.
+The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. Before every
+inference the image paints the arena with a byte, and afterwards reports the highest changed byte. A written byte may
+equal the paint by chance, so a second run paints the complement: bytes unchanged in both runs were never written with
+anything else. The second run repeats the first inference only, at the same time as the first run, and must give the
+same outputs: an inference that depends on the arena's former content is an error here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Runnable(Protocol):
 
 
 class FirmwareError(ToolError):
-    """Firmware that faulted, returned an error, overflowed its stack or depends on stale memory."""
+    """Firmware that faulted, returned an error, overflowed the stack or depends on stale memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def run_result(
 
 
 def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, bytes]:
-    """Execute an image that reads no inputs; return the exit status and the bytes written through its port.
+    """Execute an image that reads no inputs; return the exit status and the bytes written through the port.
 
     Raises `UsageError` for a board without an emulator, `MissingToolError` without QEMU, `ToolError` on a timeout.
     """
@@ -170,7 +170,7 @@ def emulator_command(board: Board, elf: Path) -> list[str]:
 
 
 class _Job:
-    """One QEMU process in its own folder."""
+    """A QEMU process in a separate folder."""
 
     def __init__(self, qemu: str, elf: Path, board: Board, folder: Path, pattern: int, packed: Sequence[bytes]) -> None:
         folder.mkdir()

@@ -257,7 +257,7 @@ class SerialLink:
         return None
 
     def _listen(self, kind: int, payload: bytes) -> None:
-        """Handle frames that a board sends unasked: collect console text; raise `BoardStopped` on its exit status."""
+        """Handle frames a board sends unasked: collect console text; raise `BoardStopped` on an exit status."""
         if kind == TEXT | REPLY:
             self._console = (self._console + payload)[-_MAX_CONSOLE:]
         elif kind == EXIT | REPLY and len(payload) == 4:

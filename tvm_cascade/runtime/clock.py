@@ -1,4 +1,4 @@
-"""Timing what is loaded, by TVM's own clock: kernels and programs, on this machine or, through a session, on another one."""
+"""Timing loaded code by TVM's own clock: kernels and programs, on this machine or, through a session, on another."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def with_architecture(target: str, device: int = 0) -> str:
 
 
 def require_cuda(device: int = 0) -> None:
-    """Raises `MissingToolError`, with what is missing, where `has_cuda` does not hold."""
+    """Raise `MissingToolError`, with the missing part, unless `has_cuda` holds."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         remedy = "TVM looks for libcuda.so.1 and libcudart.so.13 on LD_LIBRARY_PATH"
         raise MissingToolError("NVIDIA's driver or CUDA's runtime library", remedy)

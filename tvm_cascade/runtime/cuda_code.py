@@ -56,7 +56,7 @@ def parse_architectures(values: Sequence[str]) -> tuple[str, ...]:
 def require_cuda_compiler(code: CudaCode) -> None:
     """Check before minutes of work that `code` can be made here.
 
-    Raises `MissingToolError` without a compiler, `UsageError` for an architecture that it does not know.
+    Raises `MissingToolError` without a compiler, `UsageError` for an architecture unknown to the compiler.
     """
     compiler = cuda_compiler()
     if compiler is None:

@@ -91,7 +91,7 @@ class Job:
 
 
 class Farm:
-    """Worker processes that time jobs; a context manager, which ends them."""
+    """Worker processes for timing jobs; as a context manager, ends them."""
 
     def __init__(self, tracker: Tracker, seconds: float = _SECONDS, device: str = "cpu") -> None:
         """Start the workers.
@@ -144,7 +144,7 @@ class Farm:
                 return
 
     def close(self) -> None:
-        """End all workers, and with them their sessions."""
+        """End all workers, and so their sessions."""
         self._ended = True
         for _ in self._threads:
             self._jobs.put(None)

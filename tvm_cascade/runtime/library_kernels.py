@@ -1,5 +1,4 @@
-"""cuDNN kernels for programs that call them: `register()` makes `tvm_cascade.cudnn`, recorded by the programs' captured
-graphs.
+"""cuDNN kernels for programs: `register()` makes `tvm_cascade.cudnn`, recorded by the programs' captured graphs.
 
 Needs nvidia-cudnn-frontend, NVIDIA's Python binding for cuDNN, and cuDNN 9 itself (nvidia-cudnn-cu13, which PyTorch
 brings too).
@@ -60,7 +59,7 @@ class Library:
 
 
 class Plan:
-    """A call: its graph, with its tensors' addresses, and working memory."""
+    """A call: graph, tensor addresses, and working memory."""
 
     def __init__(self, cudnn, asked, tensors, handle, empty, device):
         types = {

@@ -96,7 +96,7 @@ def _sources(content: bytes, head: int) -> Iterator[int]:
 
 
 class _Reader:
-    """Reads numbers and texts with their lengths before them, all of 8 bytes, little endian."""
+    """Reads numbers and texts with preceding lengths, all of 8 bytes, little endian."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

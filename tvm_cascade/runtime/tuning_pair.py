@@ -1,4 +1,6 @@
-"""A builder and a runner for MetaSchedule whose candidates a bench measures: a batch at a time, on as many servers as it has."""
+"""A builder and a runner for MetaSchedule whose candidates a bench measures: a batch at a time, on all the bench's
+servers.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ArrayColumn:
 
 @dataclass
 class FileColumn:
-    """An array in an .npz that stays in its file; the file is open from the first read on."""
+    """An array kept in an .npz file, which is open from the first read on."""
 
     path: Path
     member: str  # of the archive

@@ -36,8 +36,8 @@ class FileSamples:
     amplitude. By default these are the ends of the range stored by an integer input, 0 and 1 for images of a float
     input, -1 and 1 for sounds.
 
-    Raises `UsageError` for a folder without samples or a network that cannot take them, `MissingToolError` without
-    Pillow, `LoadError` for a file that cannot be read.
+    Raises `UsageError` for a folder without samples or a network unable to take them, `MissingToolError` without
+    Pillow, `LoadError` for an unreadable file.
     """
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], spans: Ranges | None = None) -> None:

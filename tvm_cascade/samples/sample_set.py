@@ -144,7 +144,7 @@ def _by_input(held: Mapping[str, Column], names: Sequence[str]) -> dict[str, Col
 
 
 def _plain(name: str) -> str:
-    """Return a tensor's name without what TensorFlow adds to it."""
+    """Return a tensor's name without TensorFlow's additions."""
     return re.sub(r":\d+$", "", name.removeprefix("serving_default_"))
 
 

@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Bytes, Count
 
 
 class Side(TypedDict):
-    """A plan, a project or a run; null is what it does not say."""
+    """A plan, a project or a run; null for missing values."""
 
     path: Annotated[str, "The file or folder"]
     kind: Annotated[Literal["plan", "project", "run"], "What it is"]

@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Count, Ratio, Seconds
 
 
 class Validation(TypedDict):
-    """What a compiled network got right on a data set, beside its reference. A class is the first largest output."""
+    """The results of a compiled network on a data set, beside the reference's. A class is the first largest output."""
 
     model: Annotated[str, "Name of the model's file"]
     board: Annotated[str, "Where the program ran: a board, or 'host'"]

@@ -1,4 +1,4 @@
-"""Typed records from objects that have their keys as attributes."""
+"""Typed records from objects with the keys as attributes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Estimated(TypedDict, total=False):
 
 
 class Point(Estimated):
-    """A plan that no other beats in arena, work and instructions at once."""
+    """A plan no other beats in arena, work and instructions at once."""
 
     peak_bytes: Annotated[Bytes, "Its arena"]
     mac_factor: Annotated[Ratio, "Its multiply-accumulates, as a factor of the network's"]

@@ -127,7 +127,7 @@ class FramePlan:
 
     @cached_property
     def least_macs(self) -> int:
-        """Bound a frame's work for any plan that computes a row from its operator's inputs.
+        """Bound a frame's work for any plan that computes a row from the operator's inputs.
 
         If some rows of an operator existed in an earlier frame, only the new rows count; otherwise all rows count, as
         far as this plan needs them.

@@ -55,7 +55,7 @@ class SlidingNetwork:
 
     @cached_property
     def readers(self) -> tuple[tuple[tuple[Step, int], ...], ...]:
-        """Return for each tensor the operators that read it, each with the input's position."""
+        """Return each tensor's reading operators, each with the input's position."""
         found: list[list[tuple[Step, int]]] = [[] for _ in self.series]
         for step in self.steps:
             for position, tensor in enumerate(step.inputs):

@@ -1,1 +1,1 @@
-"""`validate`: what a compiled network gets right on a data set, and how far its outputs are from the reference's."""
+"""`validate`: a compiled network's results on a data set, and the distance from the reference's outputs."""

@@ -15,7 +15,7 @@ _FEW = 12  # classes whose matrix is printed, or pairs that are
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """What a compiled network got right on a data set, beside its reference. A class is the first largest output."""
+    """A compiled network's results on a data set, beside the reference's. A class is the first largest output."""
 
     model: str  # name of the model's file
     board: str  # where the program ran: a board's name, or host

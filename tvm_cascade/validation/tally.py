@@ -21,7 +21,7 @@ class Tally:
     """
 
     def __init__(self, outputs: Sequence[TensorSpec], labelled: bool) -> None:
-        """Set all counts to zero; `labelled` tells that samples have labels, so that accuracy can be counted."""
+        """Set all counts to zero; `labelled`: samples have labels, so accuracy can be counted."""
         self._specs, self._labelled = tuple(outputs), labelled
         self.samples = self._right = self._reference_right = self._agree = 0
         self._elements, self._squares, self._absolute, self._cosines, self.max_abs_diff = 0, 0.0, 0.0, 0.0, 0.0
@@ -31,7 +31,7 @@ class Tally:
     def add(self, made: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], label: int | None) -> None:
         """Count one sample: the program's outputs, the reference's, and the class number.
 
-        Raises `ToolError` where the reference has other outputs.
+        Raises `ToolError` if the reference has other outputs.
         """
         pairs = self._pairs(made, wanted)
         self.samples += 1

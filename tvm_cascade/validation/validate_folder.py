@@ -29,9 +29,7 @@ def validate_folder(
     progress: Callable[[str], None],
     port: str | None = None,
 ) -> ValidationReport:
-    """Validate the network in `folder`, compiled from `model`, on `samples`, whose labels are its classes
-    (`require_classes`).
-    """
+    """Validate the network in `folder`, compiled from `model`, on `samples`, labelled by class (`require_classes`)."""
     started, image = time.perf_counter(), read_image(folder)
     (network,) = image.networks
     scales = {spec.name: (spec.scale, spec.zero_point) for spec in network.inputs}

@@ -85,7 +85,7 @@ def _regions(package: Package) -> dict[str, tuple[int, int]]:
 
 
 def _needs(package: Package) -> str:
-    """Write Kconfig lines: a full libm if its functions may be called, and cores that execute compiled kernels."""
+    """Write Kconfig lines: a full libm if kernels may call math functions, and cores that execute compiled kernels."""
     lines = ["    select REQUIRES_FULL_LIBC\n"] if package.uses_math else []
     if package.has_objects and package.target.family is ARM:
         cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in package.target.runs_on)
@@ -99,7 +99,7 @@ def _needs(package: Package) -> str:
 
 def _settings(package: Package) -> str:
     """Write the sample's settings: the floating point unit if useful, hard-float calls if kernels need them, a
-    microphone if it listens.
+    microphone for examples that listen.
     """
     floats = any(
         spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)

@@ -85,9 +85,9 @@ def default_pixels(extent: int, most: int) -> int:
 
 
 def inline_around(sch: Schedule, anchor: Any) -> Any:
-    """Inline all blocks but `anchor`, its padding and the last one, which is returned.
+    """Inline all blocks but `anchor`, the padding and the last block, which is returned.
 
-    None where the kernel has reductions other than `anchor`, or no blocks.
+    Returns None for a kernel with reductions other than `anchor`, or without blocks.
     """
     if len(reductions(sch)) != (0 if anchor is None else 1):
         return None

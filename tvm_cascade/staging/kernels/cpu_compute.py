@@ -1,4 +1,4 @@
-"""Float32 operators for CPUs as TE computes over packed weights and, where they are packed, packed tensors.
+"""Float32 operators for CPUs as TE computes over packed weights and plain or packed tensors.
 
 A tensor `[n][channels][h][w]` is packed as `[n][channels/v][h][w][v]`, v the lanes of a vector. Computes read both
 layouts and write the plain layout; `pack` behind a compute and `unpack` in front are fused.

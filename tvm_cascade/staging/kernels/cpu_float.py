@@ -39,7 +39,7 @@ _MOST_TAPS = 25  # of a window whose loops are unrolled
 
 
 def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
-    """Schedule a kernel by the first rule that fits, for one core or (`parallel`) all; unchanged if no rule fits.
+    """Schedule a kernel by the first matching rule, for one core or (`parallel`) all; unchanged if no rule matches.
 
     `accumulators`: most vectors in an accumulator tile (`processors.accumulators`). Kernels that sum in bfloat16 stay
     unscheduled: TVM cannot store bfloat16 vectors in an accumulator.

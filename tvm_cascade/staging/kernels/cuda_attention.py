@@ -97,7 +97,7 @@ def attention(sch: Schedule) -> Schedule:
 
 
 def _bind(sch: Schedule, row: Any, column: Any, lanes: int) -> Any:
-    """Give each row to as many threads as `lanes`, and share its columns among them; returns the loop over these threads."""
+    """Give each row to `lanes` threads, and split the columns among them; returns the loop over these threads."""
     sch.bind(row, "threadIdx.y")
     _, x = sch.split(column, [None, lanes])
     sch.bind(x, "threadIdx.x")

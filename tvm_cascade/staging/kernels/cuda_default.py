@@ -1,4 +1,4 @@
-"""dlight's default schedules for CUDA, and the targets that they are made for.
+"""dlight's default schedules for CUDA, and their targets.
 
 A dlight rule that raises on a kernel, as GEMV does on a single token's attention, counts as not applicable: the next
 rule is asked, and the logger `tvm_cascade` tells.

@@ -89,7 +89,7 @@ def _as_matrix(sch: Schedule, acc: Any, last: Any) -> None:
 
 
 def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles, names: Mapping[str, str]) -> None:
-    """Compute the product in fragments (`FRAGMENT` rows, columns and depth) by the intrinsics in `names`."""
+    """Schedule the product in fragments (`FRAGMENT` rows, columns and depth) by the intrinsics in `names`."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     m, m_in = sch.split(m, [None, FRAGMENT])
     n, n_in = sch.split(n, [None, FRAGMENT])
@@ -126,7 +126,7 @@ def _by_fragments(sch: Schedule, block: Any, name: str) -> None:
 
 
 def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """Compute the float32 product on tensor cores: one call for all a warp multiplies in a step."""
+    """Schedule the float32 product on tensor cores: one call for all a warp multiplies in a step."""
     rows, columns = tiles.rows // tiles.warp_rows, tiles.columns // tiles.warp_columns
     names = tf32_intrinsics(rows, columns, tiles.depth, _SHARED, _SUMS)
     m, n, step, s, depth = _sliced(sch, partial, tiles)
@@ -192,7 +192,7 @@ def _epilogue(sch: Schedule, acc: Any, last: Any, grid: Any, tiles: Tiles) -> No
 
 
 def _lanes(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """Compute the product in a rectangle of results per thread; a warp has 4 rows of 8 threads."""
+    """Schedule the product in a rectangle of results per thread; a warp has 4 rows of 8 threads."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     depth, k_in = sch.split(depth, [None, _FLOATS])
     gm, wm, lm, tm = sch.split(m, [None, tiles.warp_rows, 4, tiles.rows // tiles.warp_rows // 4])

@@ -1,7 +1,7 @@
 """Tuning records for stage kernels: one JSON file per folder, keyed by a digest of the kernel's text and the target.
 
-A record holds the schedule trace that measured faster than the default, or says that none did. MetaSchedule's own
-database keeps every candidate and every workload (about 90 kB a convolution); this file keeps only what is used later.
+A record holds the trace of a schedule faster than the default, or says that there was none. MetaSchedule's own database
+keeps every candidate and every workload (about 90 kB a convolution); this file keeps only the data needed later.
 
 On CPUs the records' target is `llvm` (one core) for every CPU model; `machine` names the machine measured. On CUDA the
 target includes the architecture.
@@ -73,7 +73,7 @@ class KernelRecords:
         return self._held.get((target, digest(func)))
 
     def add(self, record: Record) -> None:
-        """Add a record and write the file atomically. Raises `UsageError` where it cannot be written."""
+        """Add a record and write the file atomically. Raises `UsageError` if the file cannot be written."""
         self._held[record.target, record.kernel] = record
         rows = [json.dumps(asdict(self._held[key]), separators=(",", ":")) for key in sorted(self._held)]
         with whole_file(self.path) as partial:

@@ -40,9 +40,9 @@ class Choice:
 
 
 def staged(mod: tvm.IRModule, target: Any = None, bench: Bench | None = None) -> Any:
-    """Compile a module with this project's kernels, operators in sequence; by TVM's default where that is impossible.
+    """Compile a module with this project's kernels, operators in sequence; by TVM's default if that is impossible.
 
-    `bench` will run it; None: this machine's CPU, with its vector instructions. `target` is ignored.
+    `bench` runs the result; None: this machine's CPU, with all vector instructions. `target` is ignored.
     """
     from tvm_cascade.runtime.execute import compile_stages
     from tvm_cascade.staging.program.network import stage_network

@@ -59,7 +59,7 @@ class FarmRunner:
     def _complete(
         self, stages: Sequence[tuple[str, Groups]], open_stages: dict[int, list[FarmTimer]], wait: bool
     ) -> Iterator[tuple[str, Groups]]:
-        """Stages that are measured by now; to `wait`, after one more job."""
+        """Yield the stages measured by now; to `wait`, after one more job."""
         pending = any(not t.job.done for timers in open_stages.values() for t in timers)
         for _ in self._bench.farm.finished(wait and pending):
             pass

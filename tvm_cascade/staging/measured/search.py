@@ -44,7 +44,7 @@ _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators
 
 @dataclass(frozen=True)
 class Found:
-    """A network and the schedule that was found for it."""
+    """A network and the schedule found."""
 
     net: StageGraph
     schedule: NetworkSchedule

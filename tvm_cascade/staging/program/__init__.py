@@ -1,1 +1,3 @@
-"""A network cut into stages, as a Relax program: `schedule_stages.ScheduleStages` is the pass, the others are its parts."""
+"""A network cut into stages, as a Relax program: `schedule_stages.ScheduleStages` is the pass, all other modules are
+parts.
+"""

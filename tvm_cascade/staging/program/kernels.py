@@ -118,7 +118,7 @@ def _with_long_shapes(func: Any) -> PrimFunc:
 
 
 class _Builder:
-    """Writes one kernel as a primitive Relax function whose constants are parameters."""
+    """Writes a kernel as a primitive Relax function whose constants are parameters."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Builder:
         return relax.TensorType(self.slices[t].shape if t in self.slices else tensor.shape, tensor.dtype)
 
     def _cut_inputs(self, bb: Any) -> None:
-        """Emit a `strided_slice` for each input that is a slice; it is fused into the kernel."""
+        """Emit a `strided_slice`, fused into the kernel, for each input that is a slice."""
         for t in self.inputs:
             if t in self.slices:
                 cut, extent = self.slices[t], self.net.graph.tensors[t].shape[self.slices[t].axis]

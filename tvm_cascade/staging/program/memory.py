@@ -63,7 +63,7 @@ def _used(program: Program, k: int) -> Iterator[int]:
 
 
 def _of_single_groups(program: Program, ends: set[int]) -> Iterator[tuple[int, Uses]]:
-    """List groups of concurrent steps with the storages used only there: the step, and by storage the positions of
+    """Yield groups of concurrent steps with the storages used only there: the step, and by storage the positions of
     kernels in the group.
     """
     users: dict[int, set[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""The network that `stages` schedules: as it is read, in a precision and, for CUDA, with channels last."""
+"""The network for `stages`: as read, in a precision and, for CUDA, with channels last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that write a part of a larger tensor: the operands of a concat, in its result."""
+"""Kernels that write a part of a larger tensor: a concat's operands, in the result."""
 
 # TVM has no stubs.
 # pyright: reportAttributeAccessIssue=false

@@ -55,7 +55,7 @@ def is_product(net: StageGraph, op: int) -> bool:
 
 
 def _kept(graph: Graph) -> Set[int]:
-    """Return the tensors that keep their type: inputs, outputs, and tensors sharing bytes with these or parts of them."""
+    """Return the tensors with unchanged type: inputs, outputs, and tensors sharing bytes with these or parts of them."""
     kept = {*graph.inputs, *graph.outputs}
     together = [{*op.inputs, *op.outputs} for op in graph.ops if op.view or op.kind in _ONE_TYPE]
     while more := {t for group in together if group & kept for t in group} - kept:

@@ -29,7 +29,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Spec:
-    """The operators that a kernel computes, fused or, with `merge`, merged into one wider operator."""
+    """The operators computed by a kernel, fused or, with `merge`, merged into one wider operator."""
 
     ops: tuple[int, ...]
     merge: Merge | None = None
