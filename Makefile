@@ -70,7 +70,7 @@ differential: $(STAMP) tools
 
 # surprises of other libraries, each in an environment of its own; says which have changed
 findings:
-	bash findings/run.sh
+	bash findings/run
 
 lint: style types
 

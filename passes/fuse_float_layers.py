@@ -36,6 +36,7 @@ from tvm_cascade.passes.integer.untyped import (
     topi,
 )
 from tvm_cascade.passes.lower_quantized import why_not_read
+from tvm_cascade.passes.max_pools import largest
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
 
 _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
@@ -140,16 +141,16 @@ class _Layer:
         return made if flat else emitter.emit(relax.op.reshape(made, list(self.shape)))
 
     def _max_pool2d(self, emitter: Emitter) -> Value:
-        attrs, padding, least = self.core.attrs, _padding(self.core), tirx.min_value("float32").value
+        attrs, padding = self.core.attrs, _padding(self.core)
         window = {k: tuple(int(v) for v in attrs[k]) for k in ("pool_size", "strides", "dilation")}
         (kh, kw), (sy, sx), (dy, dx) = window.values()
 
         def compute(x: Tensor) -> Tensor:
-            padded = te_pad2d(x, padding, least, "max_pool2d_pad")
+            padded = te_pad2d(x, padding, -inf, "max_pool2d_pad")
             ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
             return te.compute(
                 self.shape,
-                lambda n, y, xx, c: te.max(padded[n, y * sy + ry * dy, xx * sx + rx * dx, c], axis=[ry, rx]),
+                lambda n, y, xx, c: largest(padded[n, y * sy + ry * dy, xx * sx + rx * dx, c], axis=[ry, rx]),
                 name="max_pool2d",
             )
 

@@ -15,10 +15,12 @@ from tvm import topi
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.integer.expressions import constant_of, shape_of
+from tvm_cascade.passes.max_pools import max_pool
 from tvm_cascade.passes.scan import scanned
 from tvm_cascade.passes.scatter import scatter_elements, scatter_nd
 from tvm_cascade.passes.sorting import argsort, sort, top_k
 from tvm_cascade.schedules.tir import relax, te, tirx
+from tvm_cascade.schedules.tir.nan import or_nan
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 Legalization = Callable[[Any, Any], Any]
@@ -84,7 +86,7 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
         plain = {"max": topi.max, "min": topi.min}[name]
         if not str(call.ty.dtype).startswith("float"):
             return bb.call_te(plain, call.args[0], axes, keep)
-        reduced = te.comm_reducer(_or_nan(operator), lambda dtype: tirx.const(worst, dtype), name=name)
+        reduced = te.comm_reducer(or_nan(operator), lambda dtype: tirx.const(worst, dtype), name=name)
 
         def extreme(data: Any) -> Any:
             rank = len(data.shape)
@@ -103,13 +105,6 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
     return legalization
 
 
-def _or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Return the larger or smaller of two floats, NaN if either is NaN: back ends return the second if the first is
-    NaN.
-    """
-    return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
-
-
 def _of_two(operator: Callable[..., Any], truths: Callable[[Any, Any], Any]) -> Legalization:
     """Return the legalization of the larger or smaller of two operands; for two computed floats, NaN if either is NaN."""
 
@@ -118,9 +113,9 @@ def _of_two(operator: Callable[..., Any], truths: Callable[[Any, Any], Any]) -> 
         if not kind.startswith("float"):
             return _of_truths(truths)(bb, call)
         known = [constant_of(a) for a in call.args]
-        if any(k is not None and not np.isnan(k).any() and k.size == 1 for k in known):
+        if any(k is not None and not np.isnan(k).any() and k.ndim == 0 for k in known):
             return _by_tvm(bb, call)  # constants stand in front in what is built (`schedules.tir.nan`)
-        return _element_by_element(bb, call, _or_nan(operator), name)
+        return _element_by_element(bb, call, or_nan(operator), name)
 
     return legalization
 
@@ -289,6 +284,15 @@ def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
     return legalization
 
 
+def _product(bb: Any, call: Any) -> Any:
+    """Legalize a product. TVM's by the constant 0 is 0, also of NaN and infinities, which differ from themselves by NaN."""
+    for x, other in (call.args, call.args[::-1]):
+        factor = constant_of(other)
+        if factor is not None and factor.ndim == 0 and factor.dtype.kind == "f" and factor == 0:
+            return bb.call_te(topi.subtract, x, x)
+    return _of_truths(tirx.all)(bb, call)
+
+
 def _by_tvm(bb: Any, call: Any) -> Any:
     return call.op.get_attr("FLegalize")(bb, call)
 
@@ -336,6 +340,7 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.max": _extreme(tirx.max, "max", float("-inf")),
     "relax.min": _extreme(tirx.min, "min", float("inf")),
     **dict.fromkeys((f"relax.nn.adaptive_avg_pool{n}d" for n in (1, 2, 3)), _adaptive_average),
+    **dict.fromkeys((f"relax.nn.max_pool{n}d" for n in (1, 2, 3)), max_pool),
     "relax.cumsum": partial(scanned, product=False),
     "relax.cumprod": partial(scanned, product=True),
     "relax.scatter_elements": scatter_elements,
@@ -352,7 +357,7 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.argmin": _place_of_extreme(largest=False),
     "relax.mean": _mean,
     "relax.add": _of_truths(tirx.any),
-    "relax.multiply": _of_truths(tirx.all),
+    "relax.multiply": _product,
     "relax.maximum": _of_two(tirx.max, tirx.any),
     "relax.minimum": _of_two(tirx.min, tirx.all),
     "relax.equal": _of_truths(lambda a, b: tirx.Not(_differ(a, b))),

@@ -112,7 +112,7 @@ class Sums:
         return y * sy + ry * dy, x * sx + rx * dx
 
 
-def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: int, name: str) -> Tensor:
+def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: float, name: str) -> Tensor:
     """`x` (NHWC) padded with `value` by (top, left, bottom, right); `x` itself if all are 0."""
     if not any(padding):
         return x

@@ -1,53 +1,87 @@
 """Row kernels for float32 max pools on cores with a floating-point unit, one channel at a time, or four by MVE vectors;
 and for means over rows and columns by vectors.
 
-Each maximum begins with the least number, each sum with zero; they take the taps in the generic kernel's order.
+Each maximum begins with negative infinity and is NaN where a tap is, each sum begins with zero; they take the taps in the
+order of the generic kernel.
 """
 
 from __future__ import annotations
 
+from math import inf, nan
+
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.geometry import Sliding
+from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pool, Pooling, served
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir.nan import or_nan
 
 FLOAT = "float32"
+LEAST = tirx.const(-inf, FLOAT)
+_INFINITY = 0x7F800000  # its bits
 
 
 class _Max(Pooling):
-    """One channel at a time."""
+    """One channel at a time. The sum of the taps tells whether one may be NaN; then all are taken again, with care."""
+
+    careful = False
 
     def start(self) -> Value:
-        acc = self.k.local(1, "acc", FLOAT)
-        self.k.store(acc, 0, tirx.min_value(FLOAT))
+        acc = self.k.local(2, "acc", FLOAT)  # the maximum and the sum
+        self.k.store(acc, 0, LEAST)
+        self.k.store(acc, 1, tirx.const(0.0, FLOAT))
         return acc
+
+    def window(self, acc: Value, group: Columns, column: Value) -> None:
+        super().window(acc, group, column)
+        is_suspect = tirx.isnan(acc[1]).astype("int32")  # of infinities too, where their signs differ
+        with self.k.loop(is_suspect, "again", passes=0):
+            self.careful = True
+            self.k.store(acc, 0, LEAST)
+            super().window(acc, group, column)
+            self.careful = False
+
+    def row(self, acc: Value, group: Columns, at: Value) -> None:
+        if not self.careful:
+            super().row(acc, group, at)
+            return
+        with self.k.loop(group.k1 - group.k0, "i") as i:
+            value, old = self.k.let(self.x[at + i * self.g.channels], "xv", FLOAT), self.k.let(acc[0], "old", FLOAT)
+            self.k.store(acc, 0, or_nan(tirx.max)(old, value))
 
     def tap(self, acc: Value, place: Value) -> None:
         value, old = self.k.let(self.x[place], "xv", FLOAT), self.k.let(acc[0], "old", FLOAT)
         self.k.store(acc, 0, tirx.max(old, value))
+        self.k.store(acc, 1, acc[1] + value)
 
     def finish(self, acc: Value, place: Value) -> None:
         self.k.store(self.out, place, acc[0])
 
 
 class _VectorMax(Pooling):
-    """Four channels at a time."""
+    """Four channels at a time. Maxima leave NaN out; the largest bits without their signs tell of one."""
 
     lanes, overlaps = LANES, True
 
     def start(self) -> Value:
-        acc = self.k.local(LANES, "acc", FLOAT)
-        put(self.k, acc, 0, splat(tirx.min_value(FLOAT)), LANES)
+        acc = self.k.local(LANES, "acc", FLOAT), self.k.local(LANES, "bits")
+        put(self.k, acc[0], 0, splat(LEAST), LANES)
+        put(self.k, acc[1], 0, splat(0), LANES)
         return acc
 
     def tap(self, acc: Value, place: Value) -> None:
-        put(self.k, acc, 0, tirx.max(vector(acc, 0, LANES), vector(self.x, place, LANES)), LANES)
+        (most, bits), four = acc, f"{FLOAT}x{LANES}"
+        value = self.k.let(vector(self.x, place, LANES), "xv", four)
+        put(self.k, most, 0, tirx.call_llvm_pure_intrin(four, "llvm.maxnum", vector(most, 0, LANES), value), LANES)
+        magnitude = tirx.bitwise_and(tirx.reinterpret(f"int32x{LANES}", value), splat(0x7FFFFFFF))
+        put(self.k, bits, 0, tirx.max(vector(bits, 0, LANES), magnitude), LANES)
 
     def finish(self, acc: Value, place: Value) -> None:
-        put(self.k, self.out, place, vector(acc, 0, LANES), LANES)
+        is_nan = vector(acc[1], 0, LANES) > splat(_INFINITY)
+        value = tirx.Select(is_nan, splat(tirx.const(nan, FLOAT)), vector(acc[0], 0, LANES))
+        put(self.k, self.out, place, value, LANES)
 
 
 class _VectorMean(OpaqueTaps):

@@ -6,9 +6,29 @@ constants second, so a clamped NaN would become its bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import tvm
+
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, replace, tirx
+
+ir: Any = tvm.ir  # nodes of TVM get their fields at run time
+_IS_NAN: Any = tvm.ir.Op.get("tirx.isnan")
+
+
+def or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return `operator`, the larger or smaller of two floats, as NaN where one of them is: a back end's is the second operand
+    where the first is NaN."""
+    return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
+
+
+def without_nan(value: Any) -> Any:
+    """Return the maximum or minimum in what `or_nan` makes; `value` itself where it is none."""
+    if isinstance(value, tirx.Select) and isinstance(value.condition, ir.Call) and value.condition.op.same_as(_IS_NAN):
+        return value.false_value
+    return value
 
 
 def keep_nan(func: PrimFunc) -> PrimFunc:
@@ -17,6 +37,48 @@ def keep_nan(func: PrimFunc) -> PrimFunc:
     for kind in (tirx.Max, tirx.Min):
         body = replace(body, kind, _constant_first)
     return func.with_body(body)
+
+
+def keep_nan_in_vectors(func: PrimFunc) -> PrimFunc:
+    """`func` with forms of maxima, minima and comparisons of float32 that are right of NaN on cores with MVE.
+
+    LLVM 22 takes `not a < b` for `a >= b` there, so that a vector of floats is never told to be NaN, and choices that it
+    turns around lose it. Bits tell NaN, and what is compared is behind a fence, which keeps loops from being vectorized.
+    """
+    body = func.body
+    for kind, name in ((tirx.Max, "llvm.maxnum"), (tirx.Min, "llvm.minnum")):
+        body = replace(body, kind, partial(_by_bits, name=name))
+    for kind in (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE):
+        body = replace(body, kind, _fenced)
+    return func.with_body(replace(body, ir.Call, _nan_by_bits))
+
+
+def _by_bits(node: Any, name: str) -> Any:
+    dtype = dtype_of(node)
+    if not dtype.startswith("float32"):
+        return node
+    made = tirx.call_llvm_pure_intrin(dtype, name, node.a, node.b)
+    for operand in (node.b, node.a):
+        made = made if _is_constant(operand) else tirx.Select(_has_bits_of_nan(operand), operand, made)
+    return made
+
+
+def _fenced(node: Any) -> Any:
+    dtype = dtype_of(node.a)
+    if dtype != "float32":
+        return node
+    return type(node)(tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", node.a), node.b)
+
+
+def _nan_by_bits(node: Any) -> Any:
+    of_nan = node.op.same_as(_IS_NAN) and dtype_of(node.args[0]).startswith("float32")
+    return _has_bits_of_nan(node.args[0]) if of_nan else node
+
+
+def _has_bits_of_nan(value: Any) -> Any:
+    dtype = dtype_of(value).replace("float", "int")
+    mask, infinity = (tirx.const(bits, dtype) for bits in (0x7FFFFFFF, 0x7F800000))
+    return tirx.GT(tirx.bitwise_and(tirx.reinterpret(dtype, value), mask), infinity)
 
 
 def nan_kept() -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, i32, ir, sym, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.nan import without_nan
 
 
 def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
@@ -74,7 +75,7 @@ class _Rewriter:
         return choices[0] if len(choices) == 1 and self._contributes_nothing(store, choices[0]) else None
 
     def _contributes_nothing(self, store: Any, choice: Any) -> bool:
-        value = store.value
+        value = without_nan(store.value)
         if isinstance(value, tirx.Add):
             for own, other in ((value.a, value.b), (value.b, value.a)):
                 if tir.is_own(own, store):

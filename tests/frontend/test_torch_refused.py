@@ -23,7 +23,6 @@ _Case = Callable[[Any, Any, Any], Any]
 _REFUSED: dict[str, _Case] = {
     "randn.default": lambda t, x, i: x + t.randn(4),
     "batch_norm.default": lambda t, x, i: t.nn.functional.batch_norm(x, None, None, training=True),
-    "pad.default": lambda t, x, i: t.nn.functional.pad(x, (-1, 1, 0, 0), mode="circular"),
     "special_i1.default": lambda t, x, i: t.special.i1(x),
     "special_log_ndtr.default": lambda t, x, i: t.special.log_ndtr(x),
     "to.dtype": lambda t, x, i: x.half(),
@@ -77,6 +76,8 @@ _RIGHT: dict[str, _Case] = {
     "smallest and largest": lambda t, x, i: t.stack(t.aminmax(x)),
     "an axis of size 1 left out": lambda t, x, i: t.squeeze(x, (0, 1)),
     "signs that are copied": lambda t, x, i: t.copysign(x, i[0, 0] - x),
+    "circular pad by negative amounts": lambda t, x, i: t.nn.functional.pad(x, (-1, 2, 1, -2), mode="circular"),
+    "circular pad by negative amounts alone": lambda t, x, i: t.nn.functional.pad(x, (-1, 0, 0, -2), mode="circular"),
     "antialias": lambda t, x, i: t.nn.functional.interpolate(x, size=(2, 2), mode="bilinear", antialias=True),
     "divisor of a pool": lambda t, x, i: t.nn.functional.avg_pool3d(x, 2, divisor_override=3),
     "divisor of a pool that is rounded up": lambda t, x, i: t.nn.functional.avg_pool2d(

@@ -15,9 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 import tvm_cascade
 from tvm_cascade.schedules.tir import collect, tirx
 from tvm_cascade.schedules.tir.nan import keep_nan
+from tvm_cascade.testing.onnx_nodes import check_network
 
 X = np.array([[np.nan, 2, 3, -1], [1, np.nan, 3, -2], [1, 2, np.nan, 9], [8, 2, 3, np.nan], [1, 2, 3, 4]], "float32")
 Y = X[:, ::-1].copy()
+Z = np.linspace(-1, 1, 150, dtype="float32").reshape(1, 6, 5, 5)
+Z[0, 0, 0, 0] = Z[0, 1, 2, 2] = Z[0, 2, 4, 4] = np.nan
+Z[0, 3], Z[0, 4, :3, :3] = -np.inf, -np.inf
 CASES = {
     "Relu": (("x",), {}, np.maximum(X, 0)),
     "Clip": (("x", "zero", "two"), {}, np.clip(X, 0, 2)),
@@ -42,6 +46,34 @@ def test_nan_stays(tmp_path: Path, kind: str) -> None:
     tvm_cascade.compile(path, target="host", output=tmp_path / "project", cache=False)
     given = {n: v for n, v in (("x", X), ("y", Y)) if n in names}
     np.testing.assert_allclose(tvm_cascade.run(tmp_path / "project", inputs=given).outputs["z"], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["host", "cortex-m0plus", "cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_window_s_maximum_is_nan_or_infinite(tmp_path: Path, emulator: None, target: str, padding: int) -> None:
+    padded = np.pad(Z, [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2], constant_values=-np.inf)
+    taps = [padded[:, :, y : y + 3 + 2 * padding, x : x + 3 + 2 * padding] for y in range(3) for x in range(3)]
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[padding] * 4),
+        helper.make_node("Relu", ["y"], ["z"]),
+        helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+        helper.make_node("Relu", ["c"], ["v"]),
+    ]
+    held = {"w": np.eye(6, dtype="float32")[:, :, None, None], "b": np.zeros(6, "float32")}
+    want = np.maximum.reduce(taps)
+    with np.errstate(invalid="ignore"):
+        products = np.einsum("nchw,dc->ndhw", Z, held["w"][:, :, 0, 0])
+    wanted = [want, np.maximum(want, 0), np.maximum(products, 0)]
+    check_network(tmp_path, nodes, {"x": Z}, ["y", "z", "v"], held, target=target, wanted=wanted)
+
+
+def test_thresholds_and_sums_of_infinities(tmp_path: Path) -> None:
+    rows = np.array([[-np.inf, -np.inf], [np.inf, 1], [-100, -200], [np.nan, 1]], "float32")
+    nodes = [helper.make_node("ThresholdedRelu", ["x"], ["y"], alpha=0.5)]
+    nodes += [helper.make_node("ReduceLogSumExp", ["x", "one"], ["z"], keepdims=0)]
+    with np.errstate(invalid="ignore"):
+        wanted = [np.where(rows > 0.5, rows, 0), np.logaddexp(rows[:, 0], rows[:, 1])]
+    check_network(tmp_path, nodes, {"x": rows}, ["y", "z"], {"one": np.array([1])}, wanted=wanted)
 
 
 def test_constants_stand_in_front() -> None:

@@ -38,7 +38,7 @@ from tvm_cascade.schedules.tir.c_names import with_c_names
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.tir.mve_conversions import keep_products
-from tvm_cascade.schedules.tir.nan import keep_nan
+from tvm_cascade.schedules.tir.nan import keep_nan, keep_nan_in_vectors
 from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
@@ -73,11 +73,11 @@ def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
     """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
     made_for = tvm.target.Target(dict(target))
     lowered = lower_for(mod, made_for)
-    if any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values()):
-        finished = keep_products
+    has_vectors = any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values())
+    if has_vectors:
+        lowered = tvm.IRModule({gv: keep_products(keep_nan_in_vectors(f)) for gv, f in lowered.functions_items()})
     else:
-        finished = keep_nan  # which costs MVE an instruction a maximum: its own leave NaN out
-    lowered = tvm.IRModule({gv: finished(func) for gv, func in lowered.functions_items()})
+        lowered = tvm.IRModule({gv: keep_nan(func) for gv, func in lowered.functions_items()})
     built = tvm.get_global_func("target.build.llvm")(lowered, made_for)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.o"

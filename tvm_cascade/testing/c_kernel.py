@@ -14,7 +14,7 @@ from tvm_cascade.emit.codegen import print_c
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 
-_HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
+_HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n#include <math.h>\n"
 # sanitizers that need no runtime
 _FLAGS = ("-fno-strict-aliasing", "-fsanitize=bounds,shift", "-fsanitize-undefined-trap-on-error")
 Argument = np.ndarray | int

@@ -107,17 +107,42 @@ def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value],
     def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         if str(inputs[0].ty.dtype) != "bool":
             return None
-        given = inputs[1]
-        axes = attrs.get("axes") if given is None else constant_of(given)
-        if given is not None and axes is None:
-            raise NotImplementedError("axes that the network computes: make them a constant")
-        if attrs.get("noop_with_empty_axes") and (axes is None or not len(axes)):
+        over = _reduced_axes(inputs, attrs)
+        if over is None and attrs.get("noop_with_empty_axes"):
             return inputs[0]
         numbers = bb.normalize(relax.op.astype(inputs[0], "int8"))
-        over = None if axes is None or not len(axes) else [int(a) for a in axes]
         return relax.op.astype(bb.normalize(operator(numbers, over, bool(attrs.get("keepdims", 1)))), "bool")
 
     return convert
+
+
+def _reduced_axes(inputs: Sequence[Value], attrs: Attributes) -> list[int] | None:
+    """Return the axes of a reduction, None where none are given. Raises `NotImplementedError` for axes that are computed."""
+    given = inputs[1] if len(inputs) > 1 else None
+    axes = attrs.get("axes") if given is None else constant_of(given)
+    if given is not None and axes is None:
+        raise NotImplementedError("axes that the network computes: make them a constant")
+    return None if axes is None or not len(axes) else [int(a) for a in axes]
+
+
+def beyond_threshold(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """ThresholdedRelu by a choice: TVM's importer multiplies by 0, of which infinities make NaN."""
+    x, least = inputs[0], attrs.get("alpha", 1.0)
+    is_kept = bb.normalize(relax.op.greater(x, relax.const(least, x.ty.dtype)))
+    return relax.op.where(is_kept, x, relax.const(0, x.ty.dtype))
+
+
+def log_sum_exp(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Reduce to the logarithm of a sum of powers. TVM's importer subtracts an infinite maximum from itself."""
+    of_floats(bb, inputs, attrs)
+    x, over = inputs[0], _reduced_axes(inputs, attrs)
+    if over is None and attrs.get("noop_with_empty_axes"):
+        return None
+    most = bb.normalize(relax.op.max(x, over, True))
+    most = bb.normalize(relax.op.where(relax.op.isinf(most), relax.op.zeros_like(most), most))
+    total = relax.op.sum(relax.op.exp(bb.normalize(relax.op.subtract(x, most))), over, bool(attrs.get("keepdims", 1)))
+    most = most if attrs.get("keepdims", 1) else bb.normalize(relax.op.squeeze(most, over))
+    return relax.op.add(relax.op.log(bb.normalize(total)), most)
 
 
 def of_floats(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:

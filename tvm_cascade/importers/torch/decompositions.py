@@ -18,9 +18,16 @@ from tvm_cascade.importers.torch.written_out import (
     arc,
     functions_for,
     in_integers,
+    logarithm_of_sigmoid,
+    logarithm_of_sum,
+    logarithms_of_sums,
     means_at,
     narrowed,
+    negative,
+    odds,
     overloads,
+    powers,
+    shrunk,
 )
 
 
@@ -80,6 +87,19 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
         aten.avg_pool3d.default: _Rule(divided, _average(torch, aten.avg_pool3d, 3)),
         aten.fmax.default: _Rule(always, lambda a, b: _without_nan(torch, torch.maximum, a, b)),
         aten.fmin.default: _Rule(always, lambda a, b: _without_nan(torch, torch.minimum, a, b)),
+        aten.heaviside.default: _Rule(
+            always, lambda x, zero: torch.where(x == 0, zero, torch.where(x > 0, 1.0, 0.0).to(x.dtype))
+        ),
+        aten.logcumsumexp.default: _Rule(always, logarithms_of_sums),
+        aten.log_sigmoid_forward.default: _Rule(always, lambda x: (logarithm_of_sigmoid(x), x)),
+        aten.log_sigmoid.default: _Rule(always, logarithm_of_sigmoid),
+        aten.logaddexp.default: _Rule(always, logarithm_of_sum),
+        aten.logaddexp2.default: _Rule(always, lambda a, b: logarithm_of_sum(a, b, 2.0)),
+        aten.logit.default: _Rule(always, odds),
+        aten.pad.default: _Rule(_is_cropped, _cropped),
+        aten.pow.Tensor_Scalar: _Rule(lambda node: node.args[1] in (0.5, -0.5), powers),
+        aten.signbit.default: _Rule(lambda node: node.args[0].meta["val"].is_floating_point(), negative),
+        aten.softshrink.default: _Rule(always, shrunk),
         stored.default: _Rule(_is_narrow, lambda *args: _clamped(torch, stored, *args)),
         aten.lstm.input: _Rule(projected, own[aten.lstm.input]),
     }
@@ -106,6 +126,22 @@ def _is_wider(node: Any) -> bool:
     """Return whether a scatter takes a part of its source: ONNX's takes all of it."""
     index, source = (node.args[k].meta["val"].shape for k in (2, 3))
     return tuple(index) != tuple(source)
+
+
+def _is_cropped(node: Any) -> bool:
+    """Return whether a circular pad has negative amounts, which ONNX has no form of."""
+    return argument_of(node, "mode") == "circular" and min(node.args[1]) < 0
+
+
+def _cropped(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """Compute a circular pad by negative amounts: what is left of the tensor wraps around."""
+    if min(pad) >= 0:
+        return NotImplemented
+    for k, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis = x.dim() - 1 - k
+        first, last = max(-before, 0), x.shape[axis] - max(-after, 0)
+        x = x.narrow(axis, first, last - first)
+    return torch_package().nn.functional.pad(x, [max(p, 0) for p in pad], mode, value) if max(pad) > 0 else x.clone()
 
 
 def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -14,8 +15,9 @@ def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     return {
         torch.ops.prims.view_of.default: lambda x: x.clone(),
-        torch.ops.prims.signbit.default: _negative,
+        torch.ops.prims.signbit.default: negative,
         aten._cdist_forward.default: _distances,
+        aten.adaptive_max_pool1d.default: lambda x, size: _adaptive_maxima(aten.max_pool1d_with_indices, x, size),
         aten.adaptive_max_pool2d.default: lambda x, size: _adaptive_maxima(aten.max_pool2d_with_indices, x, size),
         aten.adaptive_max_pool3d.default: lambda x, size: _adaptive_maxima(aten.max_pool3d_with_indices, x, size),
         aten.aminmax.default: _extremes,
@@ -25,11 +27,13 @@ def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
         aten.cummax.default: lambda x, dim: _running(x, dim, 1),
         aten.cummin.default: lambda x, dim: _running(x, dim, -1),
         aten.cumprod.default: _products,
+        aten.hypot.default: _length,
         aten.index_reduce.default: _reduced_by_index,
         aten.median.default: lambda x: _middle(x.reshape(-1), 0, False, True)[0],
         aten.median.dim: lambda x, dim, keepdim=False: _middle(x, dim, keepdim, True),
         aten.nanmedian.default: lambda x: _middle(x.reshape(-1), 0, False, False)[0],
         aten.nanmedian.dim: lambda x, dim, keepdim=False: _middle(x, dim, keepdim, False),
+        aten.rrelu.default: lambda x, lower=1 / 8, upper=1 / 3: torch.where(x >= 0, x, x * ((lower + upper) / 2)),
         aten.put.default: _put,
         aten.searchsorted.Tensor: _searched,
         aten.square.default: lambda x: x * x,
@@ -67,11 +71,63 @@ def arc(y: Any, x: Any) -> Any:
     ratio = torch.where(over == under, torch.where(over == 0, 0.0, 1.0), over / under)  # also of two infinities
     ratio = torch.where(torch.logical_or(torch.isnan(x), torch.isnan(y)), torch.nan, ratio)
     angle = torch.atan(ratio)
-    angle = torch.where(_negative(x), torch.pi - angle, angle)
-    return torch.where(_negative(y), -angle, angle)
+    angle = torch.where(negative(x), torch.pi - angle, angle)
+    return torch.where(negative(y), -angle, angle)
 
 
-def _negative(x: Any) -> Any:
+def logarithm_of_sum(a: Any, b: Any, base: float = math.e) -> Any:
+    """Compute the logarithm of the sum of two powers, without an overflow of them."""
+    torch = torch_package()
+    less = torch.exp(-abs(a - b) * math.log(base))
+    return torch.where(a == b, a + math.log(2, base), torch.maximum(a, b) + torch.log1p(less) / math.log(base))
+
+
+def logarithms_of_sums(x: Any, dim: int) -> Any:
+    """Compute the logarithms of the sums of powers so far along an axis, in as many steps as their number has bits."""
+    torch, step = torch_package(), 1
+    while x.dim() and step < x.shape[dim]:
+        rest = x.shape[dim] - step
+        later = logarithm_of_sum(x.narrow(dim, step, rest), x.narrow(dim, 0, rest))
+        x, step = torch.cat([x.narrow(dim, 0, step), later], dim), 2 * step
+    return x.clone() if step == 1 else x
+
+
+def _length(a: Any, b: Any) -> Any:
+    """Compute the root of a sum of squares without an overflow of them; infinite where one is."""
+    torch = torch_package()
+    a, b = abs(a), abs(b)
+    most = torch.maximum(a, b)
+    ratio = torch.minimum(a, b) / torch.where(most == 0, 1.0, most)
+    found = most * torch.sqrt(ratio * ratio + 1.0)
+    return torch.where(torch.logical_or(torch.isinf(a), torch.isinf(b)), torch.inf, found)
+
+
+def logarithm_of_sigmoid(x: Any) -> Any:
+    """Compute logsigmoid without an overflow of powers."""
+    torch = torch_package()
+    return torch.minimum(x, torch.zeros_like(x)) - torch.log1p(torch.exp(-abs(x)))
+
+
+def odds(x: Any, eps: float | None = None) -> Any:
+    """Compute the logarithm of odds; NaN of NaN, which torch's exporter replaces by a bound."""
+    torch = torch_package()
+    x = x if eps is None else torch.clamp(x, eps, 1 - eps)
+    return torch.log(x / (1 - x))
+
+
+def shrunk(x: Any, lambd: float = 0.5) -> Any:
+    """Compute softshrink; NaN of NaN, of which ONNX makes 0."""
+    torch = torch_package()
+    return torch.where(abs(x) <= lambd, 0.0, torch.where(x > 0, x - lambd, x + lambd))
+
+
+def powers(x: Any, exponent: float) -> Any:
+    """Compute square roots and their reciprocals, which as powers have other signs of zeros and infinities."""
+    roots = {0.5: lambda: x.sqrt(), -0.5: lambda: x.rsqrt()}
+    return roots[exponent]() if exponent in roots and x.is_floating_point() else NotImplemented
+
+
+def negative(x: Any) -> Any:
     """Whether numbers have a sign: -0.0 has one."""
     torch = torch_package()
     return torch.logical_or(x < 0, torch.logical_and(x == 0, torch.reciprocal(x) < 0))
