@@ -76,7 +76,7 @@ class CascadePass(ModulePass):
         raise NotImplementedError
 
     def ensures(self, mod: IRModule) -> None:
-        """Raise `ValidationError` if `mod`, the result, breaks what the pass guarantees. By default nothing is checked."""
+        """Raise `ValidationError` if `mod`, the result, breaks a guarantee of the pass. By default nothing is checked."""
 
 
 register_error_classes()

@@ -47,7 +47,7 @@ Values = dict[int, np.ndarray]  # by tensor
 
 
 class NotExecutedError(Exception):
-    """Raised where a program is not run on random data; the message says why."""
+    """Raised if a program is not run on random data; the message says why."""
 
 
 def check_executed(

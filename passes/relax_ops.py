@@ -145,7 +145,7 @@ class _Reader:
         self._calls.append(Call(name, kind, read, inputs, constants, outputs))
 
     def _check_types(self, call: OperatorCall, func: PrimFunc) -> None:
-        """Raise `GraphError` where a PrimFunc writes elements of another type than the call has: beyond the tensor's end."""
+        """Raise `GraphError` if a PrimFunc writes elements of another type than the call has: beyond the tensor's end."""
         for value, buffer in zip(call.outputs, outputs_of(func), strict=False):
             declared, written = self._program.values[value].dtype, dtype_of(buffer)
             if declared != written:

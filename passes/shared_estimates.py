@@ -79,7 +79,7 @@ def _stored(plan: Plan, tensor: int) -> tuple[Hashable, ...]:
 
 
 def _striped(plan: Plan, segment: Segment, op: Op) -> Hashable:
-    """Return what the columns of an operator in stripes depend on; None without stripes."""
+    """Return the facts the columns of an operator in stripes depend on; None without stripes."""
     if not segment.stripes:
         return None
     producers = tuple(plan.graph.producer[t] for t in op.inputs)

@@ -38,7 +38,7 @@ _VIEWS = ("relax.reshape", "relax.permute_dims")
 
 @dataclass(frozen=True, slots=True)
 class RemovedChannels:
-    """What a layer lost."""
+    """The channels lost by a layer."""
 
     layer: str  # the tensor of the file that it writes, or its number among the layers
     channels: int  # outputs removed

@@ -1,7 +1,7 @@
 """Checks of option values: each takes an option's name and the value given, and returns the value in its final type.
 
-All raise `UsageError`, with the option and what to give instead. Messages name options as on the command line; the Python
-API has underscores in place of dashes.
+All raise `UsageError`, with the option and the values to give instead. Messages name options as on the command line;
+the Python API has underscores in place of dashes.
 """
 
 from __future__ import annotations

@@ -223,9 +223,9 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
 def project(
     model: pipeline.Model, folder: Path, request: Request, build: BuildOptions, progress: Progress
 ) -> tuple[Compiled, firmware.Written]:
-    """Compile `model` and write its project, under the caps on RAM and flash where there are any.
+    """Compile `model` and write its project, under the caps on RAM and flash, if any.
 
-    Code that exceeds the flash is made again for few bytes. Raises `InfeasibleError` where the image cannot obey the caps.
+    Code that exceeds the flash is made again for few bytes. Raises `InfeasibleError` if the image cannot obey the caps.
     """
     try:
         return _project(model, folder, request, build, progress)

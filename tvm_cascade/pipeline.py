@@ -402,7 +402,7 @@ def order_graph(loaded: Loaded) -> Graph:
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
-    """Names and quantization of inputs and outputs: the model's, or the graph's where the module was not loaded."""
+    """Return names and quantization of inputs and outputs: the model's, or the graph's if the module was not loaded."""
     return io_spec(mod) if has_interface(mod) else graph_io(graph)
 
 

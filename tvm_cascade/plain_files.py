@@ -19,7 +19,7 @@ def readable(path: str | Path) -> Path:
 
 
 def why_not_replaced(path: str | Path, folder: bool = False) -> str:
-    """Return why a file, or folder, cannot be written at `path` as a whole; "" where nothing is in the way.
+    """Return why a file, or folder, cannot be written at `path` as a whole; "" if nothing is in the way.
 
     A device such as /dev/null is written as it is, and stays.
     """

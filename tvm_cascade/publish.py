@@ -32,10 +32,10 @@ Carry = Callable[[Path, Path], object]
 def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
     """Yield an empty folder to fill, which replaces `folder`, with any content, if the block does not raise.
 
-    `carry(old, new)` is called last, if `folder` exists, to copy what is to be kept; a lock keeps others from publishing
-    to the same parent meanwhile. Missing parents are created, and removed again if the block raises. Whether `folder`
-    may be replaced is for the caller to check first. Where the system can swap two folders (Linux, macOS), `folder` is
-    the old or the new one at every moment.
+    `carry(old, new)` is called last, if `folder` exists, to copy kept files; a lock keeps others from publishing to the
+    same parent meanwhile. Missing parents are created, and removed again if the block raises. Whether `folder` may be
+    replaced is for the caller to check first. If the system can swap two folders (Linux, macOS), `folder` is the old or
+    the new folder at every moment.
 
     Raises `UsageError` if the folder cannot be written.
     """

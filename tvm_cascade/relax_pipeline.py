@@ -142,8 +142,9 @@ def _planned(mod: IRModule, cascade: Cascade) -> IRModule:
 
 
 def _require_refusal(error: Exception) -> None:
-    """Raise `error` if `TVM_CASCADE_STRICT` is set and no pass refused the module by a `CascadeError`. For tests: where TVM's
-    default pipeline builds the module instead, nobody sees a fault of the passes."""
+    """Raise `error` if `TVM_CASCADE_STRICT` is set and no pass refused the module by a `CascadeError`. For tests: if
+    TVM's default pipeline builds the module instead, nobody sees a fault of the passes.
+    """
     if os.environ.get(STRICT) and not isinstance(error, CascadeError):
         raise error
 

@@ -499,7 +499,7 @@ class CompileResult(PlanResult):
         return [*lines, f"next            {self.next_step}"] if self.next_step else lines
 
     def _figures(self) -> list[str]:
-        """Return what the plan and the image take, a line each."""
+        """Return the figures of plan and image, a line each."""
         lines = [summary(self.plan), *self._removed_text(), *self._frame_text()]
         if self.ram_bytes is not None:
             lines += [

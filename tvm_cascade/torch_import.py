@@ -23,7 +23,7 @@ _FFI = "tvm_ffi"
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Keep torch from being imported by the imports of TVM in the block; without effect where either is imported already."""
+    """Keep torch from being imported by the imports of TVM in the block; without effect if either is imported already."""
     if _FFI in sys.modules or "torch" in sys.modules:
         yield
         return

@@ -113,7 +113,7 @@ class PlannedCandidate:
         return {name: exactness.value for name, exactness in self.kept.items()}
 
     def told(self, what: str) -> PlannedCandidate:
-        """Return a copy with `what` appended to `reason`."""
+        """Return a copy with the given text appended to `reason`."""
         return replace(self, reason="; ".join(filter(None, (self.reason, what))))
 
 

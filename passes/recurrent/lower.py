@@ -46,8 +46,8 @@ class Wanted:
 def lower_recurrence(
     builder: Builder, layer: Recurrence, operands: Operands, wanted: Wanted
 ) -> tuple[Value | None, Value | None, Value | None]:
-    """Emit the kernel. Returns the states of all steps by `layer.output_axes`, the last state and the last cell state by
-    `layer.state_axes`; None for what is not `wanted`.
+    """Emit the kernel. Returns the states of all steps by `layer.output_axes`, the last state and the last cell state
+    by `layer.state_axes`; None unless `wanted`.
 
     Raises
     ------

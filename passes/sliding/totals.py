@@ -133,7 +133,7 @@ class _Finder:
         return self._pooled(var, pool, widened.args[0], Output.unbounded(shape_of(var), dtype_of(var)))
 
     def _pooled(self, var: Value, pool: Call, source: Value, out: Output) -> Total | None:
-        """Read an average pool whose window is the whole map."""
+        """Read an average pool over the whole map."""
         shape, attrs = shape_of(source), pool.attrs
         whole = str(attrs.layout) == "NHWC" and integers(attrs.pool_size) == shape[1:3]
         plain = not any(integers(attrs.padding)) and set(integers(attrs.dilation)) == {1}

@@ -99,7 +99,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's rows or pixels lie in the plan's memories."""
+    """The place of a tensor's rows or pixels in the plan's memories."""
 
     address: int  # of slot 0
     height: int  # row slots

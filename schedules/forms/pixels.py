@@ -26,7 +26,7 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, scal
 
 
 class PixelTiles(KernelForm):
-    """The form of pixel tiles, by narrow row kernels where possible, else by the generic pixel kernel."""
+    """The form of pixel tiles, by narrow row kernels if possible, else by the generic pixel kernel."""
 
     way = Way.PIXELS
 

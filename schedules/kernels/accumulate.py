@@ -35,9 +35,10 @@ from tvm_cascade.schedules.tir.staging import NotRowwiseError, inlined, stage
 class Accumulating:
     """A kernel that consumes elements `[begin, end)` of the flattened input.
 
-    Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` where
+    Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` if
     `kernel.scratch_bytes > 0`; `acc`, pointer to the accumulator, 8-byte aligned; a pointer per output, to the whole
-    tensor; `begin`, `end`. The call with begin 0 resets the accumulator, the one with end `elements` writes the outputs.
+    tensor; `begin`, `end`. The call with begin 0 resets the accumulator, the call with end `elements` writes the
+    outputs.
     """
 
     kernel: RowKernel

@@ -21,9 +21,10 @@ other tensors (NCHW) they are a row kernel's:
 - per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, begin); `out{i}_pixels`;
 - `y`, `begin`, `end`. An operator whose columns are not known always computes whole rows: begin is 0, end their width.
 
-A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a narrow row kernel whose windowed input is
-`x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the storage element at which
-the row's first column lies. An accumulating kernel adds input elements `[begin, end)` (`schedules.kernels.accumulate`).
+A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a narrow row kernel with two parameters for
+the windowed input: `x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the
+storage element of the row's first column. An accumulating kernel adds input elements `[begin, end)`
+(`schedules.kernels.accumulate`).
 """
 
 from __future__ import annotations

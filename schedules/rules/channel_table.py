@@ -1,4 +1,4 @@
-"""`ChannelTable`: what the sums of a layer's channels begin with and what requantizes them, as int32 words in flash.
+"""`ChannelTable`: the initial sums of a layer's channels and their requantization, as int32 words in flash.
 
 A table has one of three layouts. `[...]` is one word; a channel has one bias for every set of valid taps of a window.
 
@@ -57,7 +57,7 @@ class ChannelTable:
         self._factor: Value = None
 
     def open(self, k: Builder, table: Value) -> None:
-        """Bind what all channels share; `table` is the buffer of `words`, and of what may follow them."""
+        """Bind the numbers all channels share; `table` is the buffer of `words`, and of words that may follow."""
         self._table = table
         if self.layout is Layout.COMPACT:
             self._factor = k.let(table[i32(0)], "f")
@@ -81,7 +81,7 @@ class ChannelTable:
 
 
 def _fits(q: Requantize, shifts: np.ndarray, biases: np.ndarray) -> bool:
-    """Return True where the compact layout holds a layer's numbers."""
+    """Return True if the compact layout holds a layer's numbers."""
     small = biases.min() >= -_MOST and biases.max() < _MOST
     return bool(not q.wide and small and shifts.min() >= 1 and shifts.max() <= 32)
 

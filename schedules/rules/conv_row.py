@@ -354,7 +354,7 @@ class ConvRow(ABC):
 class DepthwiseRow(ABC):
     """Builder of a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
 
-    The constants of all channels are one array of words: requantization, biases, weights. Where a subclass has a bias for
+    The constants of all channels are one array of words: requantization, biases, weights. If a subclass has a bias for
     every row variant (`Sliding.row_variants`: output rows whose windows the border cuts alike), `bias` is its index.
     """
 

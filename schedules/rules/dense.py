@@ -2,8 +2,8 @@
 
 The lowered operator computes `clamp(((acc m + 2^(k-1) + (acc >> 31)) >> k) + zo)` with `k = 31 - s`: the reference's
 double arithmetic, rounded half away from zero; m and s are multiplier and shift, zo is the output's zero point.
-Convolutions round twice (`schedules.rules.requantize`). Both are monotone in acc; where their outputs change at the same
-values of acc, they are equal, and the layer uses the short form of convolutions. Where no m of 31 bits gives the double
+Convolutions round twice (`schedules.rules.requantize`). Both are monotone in acc; if their outputs change at the same
+values of acc, they are equal, and the layer uses the short form of convolutions. If no m of 31 bits gives the double
 arithmetic's outputs, m has 53 bits: the products are summed in 32 bits all the same.
 """
 

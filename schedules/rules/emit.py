@@ -61,7 +61,7 @@ class Builder:
         return var
 
     def local(self, count: int, stem: str, dtype: str = "int32") -> Any:
-        """`count` mutable scalars, registers where every index is constant."""
+        """Make `count` mutable scalars, registers if every index is constant."""
         buffer = flat_buffer(self.name(stem), count, dtype)
         self.add(tirx.AllocBuffer(buffer))
         return buffer

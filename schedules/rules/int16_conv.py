@@ -143,7 +143,9 @@ class _Conv(OpaqueLoops):
                 k.store(acc, p * size + j, call("mla", x, w, acc[i32(p * size + j)]))
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Stores `clamp(((sum + bias) m + 2^up) >> (up + 1))`, in 64 bits: `m` has 16 bits, or 31 where no sum lies halfway."""
+        """Store `clamp(((sum + bias) m + 2^up) >> (up + 1))`, in 64 bits: `m` has 16 bits, or 31 if no sum lies
+        halfway.
+        """
         k, q = self.k, self.conv.requantize
         for j in range(size):
             entry = (channel + j) * _ENTRY + len(self.passes)

@@ -1,7 +1,7 @@
 """Machine intrinsics: the few operations that kernels need beyond plain TIR, lowered for the C and the LLVM back end.
 
 Every operation is a TIR operator `tirx.tc_<name>`. TVM's `LowerIntrin` turns it into a call of a `static inline` helper
-for target kind `c` (defined in `C_PRELUDE`, as portable C where the instruction is missing, so kernels also run on the
+for target kind `c` (defined in `C_PRELUDE`, as portable C if the instruction is missing, so kernels also run on the
 host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
 """
 

@@ -1,7 +1,7 @@
 """MVE vectors of four int32 lanes in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
 
-`vqrdmulh` is SRDHM (`schedules.rules.requantize`). `vrshl` by -e is RDivPOT except for negative h, which have one
-subtracted first: h + (h >> 31). What `vqdmulh` rounds down `vrshl` rounds once, half up (`Requantize.even`).
+`vqrdmulh` is SRDHM (`schedules.rules.requantize`). `vrshl` by -e is RDivPOT except for negative h, from which one is
+subtracted first: h + (h >> 31). After `vqdmulh`, which rounds down, `vrshl` rounds once, half up (`Requantize.even`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Weight packing: rearranges weights at compile time into the order in which a kernel reads them from flash.
 
-Square brackets are array shapes; filler, where there is some, is a few bytes per channel.
+Square brackets are array shapes; filler, if any, is a few bytes per channel.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A compiled folder has copies of all linked boards' files, so `run` and `flash` find a user's board by name.
 
-A microcontroller is described like a board: the file says what every board with this microcontroller has. Both kinds
-are targets on the command line (`boards.machines`): `--target stm32f746ng`.
+A microcontroller is described like a board: the file lists the common parts of all boards with this microcontroller.
+Both kinds are targets on the command line (`boards.machines`): `--target stm32f746ng`.
 
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 

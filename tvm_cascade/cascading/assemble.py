@@ -25,7 +25,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an execution order is cut into segments, `[cuts[k], cuts[k + 1])`, and how each of these is interleaved."""
+    """The cuts of an execution order into segments, `[cuts[k], cuts[k + 1])`, and each segment's interleaving."""
 
     cuts: tuple[int, ...]
     interleavings: tuple[Interleaving, ...]

@@ -154,7 +154,7 @@ def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
-    """Compute the least inputs for m pixels along one axis over `lines` lines, where border pixels read fewer inputs."""
+    """Compute the least inputs for m pixels along one axis over `lines` lines, if border pixels read fewer inputs."""
     if axis.needed >= 0:
         return axis.rate * m
     return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)

@@ -1,4 +1,4 @@
-"""Where to cut an execution order into segments: dynamic programming over cut positions.
+"""Cutting an execution order into segments: dynamic programming over cut positions.
 
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of max(P(i), c(i,
 j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes the cuts with least weight, so that
@@ -87,7 +87,7 @@ def _peaks_after(lower_bound: NDArray[np.int64]) -> NDArray[np.int64]:
 def cuts_within(
     n: int, weight: Weight, least: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], price: int
 ) -> tuple[int, ...] | None:
-    """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
+    """Find the cut positions `(0, ..., n)` of least total weight; None if no cuts fit.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def cuts_within(
     price : int
         Is added to the second component for every segment.
 
-    Raises `SearchStopped` where a limit strikes first.
+    Raises `SearchStopped` if a limit strikes first.
     """
     limit = monitor()
     rest = np.zeros(n + 1, np.int64)  # least total of the second component from there on
@@ -180,7 +180,7 @@ def pareto_cuts(
     most : int
         Largest extra work of all segments together.
 
-    Raises `SearchStopped` where a limit strikes first.
+    Raises `SearchStopped` if a limit strikes first.
     """
     limit = monitor()
     best: list[list[tuple[int, int]]] = [[(0, 0)]]

@@ -48,7 +48,7 @@ class InTime:
 def smallest_in_time(graph: Graph, options: PlanOptions, plan_of: PlanOf) -> InTime:
     """Return the smallest plan of `graph` that `options.max_time` allows.
 
-    Raises `SearchStopped` where a limit on the search strikes before there is such a plan.
+    Raises `SearchStopped` if a limit on the search strikes before there is such a plan.
     """
     smallest = plan_of(graph, options)
     if options.steps is None or options.granularity == "pixel":

@@ -193,7 +193,7 @@ class Search:
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
         """Compute the costs of [i, j) in stripes of each width and number of halo tensors, least work first.
 
-        A streamed input is delivered once for every stripe, so such segments are striped only where recompute is allowed.
+        A streamed input is delivered once for every stripe, so such segments are striped only if recompute is allowed.
         """
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
@@ -354,7 +354,7 @@ class Leaders:
         self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
 
     def beyond(self, lower_bound: int) -> bool:
-        """Test whether every layout would be refused whose arena has at least `lower_bound` bytes."""
+        """Test whether layouts with arenas of at least `lower_bound` bytes would all be refused."""
         return lower_bound >= self._limit
 
     def worth(self, bound: int) -> int:

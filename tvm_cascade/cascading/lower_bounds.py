@@ -34,12 +34,12 @@ class LowerBounds:
         self.of_order, self.tiles_tried = of_order, tuple(tiles)
 
     def plain(self, tile: Tile) -> Table:
-        """Bounds of segments whose steps write `tile`."""
+        """Return bounds for segments in steps of `tile`."""
         return self.of_order.plain(tile)
 
     @property
     def stripes(self) -> Table:
-        """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
+        """Return bounds for segments in stripes, recompute allowed; infeasible if an operator cannot be striped."""
         return self.of_order.stripes
 
     @property

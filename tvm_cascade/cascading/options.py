@@ -1,7 +1,8 @@
 """Planner options: the user's limits and preferences, and the capabilities of the emitter.
 
 The defaults plan the smallest peak without recompute ("at 1.00x": no multiply-accumulate is executed twice), with every
-kernel variant. User requests are a `request.PlanRequest`; `passes.plan_network.plan_options` adds what the core implies.
+kernel variant. User requests are a `request.PlanRequest`; `passes.plan_network.plan_options` adds the core's
+properties.
 """
 
 from __future__ import annotations

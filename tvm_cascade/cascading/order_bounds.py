@@ -93,7 +93,7 @@ class OrderBounds:
 
     @cached_property
     def stripes(self) -> Table:
-        """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
+        """Return bounds for segments in stripes, recompute allowed; infeasible if an operator cannot be striped."""
         return self._in_stripes(self.rings.in_stripes(kept=False))
 
     @cached_property
@@ -102,7 +102,7 @@ class OrderBounds:
         return self._in_stripes(self.rings.in_stripes(kept=True))
 
     def _in_stripes(self, rings: Sequence[int]) -> Table:
-        """Bounds of striped segments whose rings take `rings[t]` bytes."""
+        """Compute bounds for striped segments with rings of `rings[t]` bytes."""
         n = self.size
         dying = np.cumsum(np.cumsum(self._placed(self.tables.tensor_bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
@@ -116,7 +116,7 @@ class OrderBounds:
 
     @cached_method
     def plain(self, tile: Tile) -> Table:
-        """Bounds of segments whose steps write `tile`."""
+        """Return bounds for segments in steps of `tile`."""
         n, after = self.size, np.tile(self._live, (self.size + 1, 1))
         after[:n, 1:] += self._inside(self.rings.plain(tile))
         return np.maximum(after, self._live[:, None]) + self._counters(tile) + self._scratch
@@ -148,7 +148,7 @@ class OrderBounds:
 
     @cached_method
     def _counters(self, tile: Tile) -> Table:
-        """Compute the bytes of the driver's step counters in each segment whose steps write `tile`, without sources."""
+        """Compute the bytes of the driver's step counters in each segment with steps of `tile`, without sources."""
         widths = self.tables.counter_widths(tile)
         wide = np.array([widths.get(o, 0) for o in self.order], np.int64)  # views have none
         working = np.cumsum([0, *(wide > 0)])

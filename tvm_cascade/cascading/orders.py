@@ -70,7 +70,7 @@ def best_order(
     most_costs : int
         Limit on the calls of `cost`, with the same result above it.
 
-    Raises `SearchStopped` where a limit strikes first.
+    Raises `SearchStopped` if a limit strikes first.
     """
     graph = tables.graph
     n = len(graph.ops)

@@ -64,7 +64,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 
 def _searched(graph: Graph, options: PlanOptions) -> Plan:
-    """`cascade`; raises `SearchStopped` where a limit strikes before there is a plan within `options.max_time`."""
+    """Run `cascade`; raises `SearchStopped` if a limit strikes before there is a plan within `options.max_time`."""
     if options.sram is not None:
         return _capped(graph, options)
     if options.granularity == "pixel" or (_again(options) and options.steps is None):
@@ -162,7 +162,7 @@ def _known_bound(graph: Graph, options: PlanOptions) -> int:
 def in_time(graph: Graph, options: PlanOptions) -> InTime:
     """Return the plan of smallest peak within `options.max_time`, without recompute or a cap.
 
-    Raises `SearchStopped` where a limit strikes before there is such a plan.
+    Raises `SearchStopped` if a limit strikes before there is such a plan.
     """
     return _in_time(graph, replace(options, sram=None, max_macs=1.0))
 

@@ -1,8 +1,9 @@
-"""Lower bounds of the bytes that are live in segments whose rows have addresses of their own (`RowLives.needed`).
+"""Lower bounds on the bytes live in segments with separate row addresses (`RowLives.needed`).
 
-Steps run on demand. So what every operator has done at the end of a round, when all sinks have done their next steps, is
-known without the trace: it has done what its readers waited for. The rows made by then and still to be read are live.
-Operators in front of a segment change nothing behind them. So one walk back from an end bounds all segments with this end.
+Steps run on demand. So the steps done at the end of a round, when all sinks have done their next steps, are known
+without the trace: each operator has done the steps its readers waited for. The rows made by then and still to be read
+are live. Operators in front of a segment change nothing behind them. So one walk back from an end bounds all segments
+with this end.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class _Walk:
         return self.tables.steps(o, ROW, o in self.accumulating)
 
     def is_sink(self, o: int) -> bool:
-        """Return True if no member reads what `o` writes."""
+        """Return True if no member reads the output of `o`."""
         return not any(c in self.done for t in self.tables.written(o) for c in self.tables.readers[t])
 
     def add(self, i: int) -> None:

@@ -46,7 +46,7 @@ def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
 
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Return the segment costs of the file's order, shared by searches whose options differ in other fields."""
+    """Return the segment costs of the file's order, shared by searches with different options in other fields."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
     return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
@@ -89,7 +89,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
 
 def not_searched(graph: Graph, options: PlanOptions) -> str:
-    """Return what the search leaves out because of the graph's size; empty if nothing."""
+    """Return the text on searches left out because of the graph's size; empty if none is."""
     if options.layerwise or len(graph.ops) <= _MOST_OPERATORS:
         return ""
     return (

@@ -15,7 +15,7 @@ from tvm_cascade.graph import ITEM_BYTES, ROW, Graph, Op
 
 
 def check_structure(plan: Plan, alignment: int) -> None:
-    """Raise `ValidationError` where the parts of `plan` do not fit together, or a block is not aligned."""
+    """Raise `ValidationError` if the parts of `plan` do not fit together, or a block is not aligned."""
     graph = plan.graph
     if [s.tensor for s in plan.storages] != list(range(len(graph.tensors))):
         raise ValidationError("the plan does not store every tensor once, in their order")

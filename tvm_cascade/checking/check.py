@@ -86,7 +86,7 @@ class Check:
         return reference_calls(reference, whole, self._interface.states)
 
     def _allowed(self) -> list[dict[str, float]]:
-        """Return what roundings may change, by call and output."""
+        """Return the changes roundings may cause, by call and output."""
         with cut_copy(self._model, self._interface.cut) as path:
             factor, pairs = self._changed(path)
         found: list[dict[str, float]] = []

@@ -115,7 +115,7 @@ class _OnnxReference:
 
 
 class _TorchReference:
-    """The reference torch, whose module keeps buffers between calls."""
+    """The reference torch, with a module that keeps buffers between calls."""
 
     by, note = "torch", ""
 

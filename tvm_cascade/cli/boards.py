@@ -1,4 +1,6 @@
-"""The commands for boards on the desk, `flash` and `monitor`, and the option `--list`, which shows what is plugged in."""
+"""The commands for boards on the desk, `flash` and `monitor`, and the option `--list`, which shows the plugged-in
+boards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `targets`, which lists what networks are compiled for."""
+"""The command `targets`, which lists the targets of compilation."""
 
 from __future__ import annotations
 

@@ -122,7 +122,8 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
 @prints(Order)
 @guarded
 def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> None:
-    """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends.
+    """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal if the search
+    ends.
 
     MODEL is a network or a plain graph, GRAPH.json: {"tensors": [bytes, ...], "ops": [{"inputs": [tensor, ...], "outputs":
     [tensor, ...]}, ...]}. Operators of a graph are told by number.

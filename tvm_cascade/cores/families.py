@@ -9,7 +9,7 @@ from tvm_cascade.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Toolchain, emulator and start-up code for all cores of an instruction set. Empty strings where nothing is linked."""
+    """Toolchain, emulator and start-up code for all cores of an instruction set. Empty strings if nothing is linked."""
 
     name: str
     cores: str  # prefix of the cores' names in board files

@@ -1,4 +1,4 @@
-"""`Work`: what code takes on a core, estimated."""
+"""`Work`: the estimated cost of code on a core."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[
 
 
 class LearnedCost(RecordedCost):
-    """Stage costs: measured where a record exists, predicted elsewhere. `refine` decides which stages are measured."""
+    """Stage costs: measured if there is a record, else predicted. `refine` decides which stages are measured."""
 
     def __init__(self, measured: MeasuredCost, analytic: AnalyticCost, seed: int = 0) -> None:
         self.measured, self.analytic, self.seed = measured, analytic, seed

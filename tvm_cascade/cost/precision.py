@@ -1,4 +1,4 @@
-"""Precisions of staged programs: how tensors between kernels are stored, and what products multiply (rfc/0020)."""
+"""Precisions of staged programs: the storage of tensors between kernels, and the factors of products (rfc/0020)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_precision(name: str) -> Precision:
 
 
 def require_architecture(name: str, architecture: str) -> None:
-    """Raise `UsageError` where an architecture such as sm_75 has no arithmetic for a precision."""
+    """Raise `UsageError` if an architecture such as sm_75 has no arithmetic for a precision."""
     precision = find_precision(name)
     if precision.first_architecture and not precision.on_tensor_cores(architecture):
         raise UsageError(

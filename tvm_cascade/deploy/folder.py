@@ -52,7 +52,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What a folder is made for."""
+    """The target and options of an emitted folder."""
 
     target: str = "llvm"  # "llvm", of this machine's processor or with -mcpu and -mattr; or "cuda"
     code: CudaCode | None = None  # machine code for GPUs

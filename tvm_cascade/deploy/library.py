@@ -32,6 +32,6 @@ def require_linker(cuda: bool) -> None:
 def build_library(mod: tvm.IRModule, target: tvm.target.Target, path: Path, code: CudaCode | None = None) -> None:
     """Compile a module of `lower_stages` and link it to the shared library `path`.
 
-    `code`: for CUDA, the machine code to embed. Raises `ToolError` where the compiler or the linker fails.
+    `code`: for CUDA, the machine code to embed. Raises `ToolError` if the compiler or the linker fails.
     """
     write_library(compile_stages(mod, target, code), path, code)

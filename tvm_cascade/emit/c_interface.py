@@ -1,4 +1,4 @@
-"""`CInterface`: what the emitters of `<name>.h` and `<name>.c` need to know about a network."""
+"""`CInterface`: a network's facts for the emitters of `<name>.h` and `<name>.c`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A cap on the flash of an image: code, weights and tables, as linked.
 
-The linked bytes are compared with the cap; an image that exceeds the cap or its board's flash is explained by its largest
-layers. No plan depends on the cap: `compilation.project` makes code small where the usual code exceeds it.
+The linked bytes are compared with the cap; an image that exceeds the cap or its board's flash is explained by its
+largest layers. No plan depends on the cap: `compilation.project` makes code small if the usual code exceeds the cap.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FlashExceededError(InfeasibleError):
         )
 
     def after(self, tried: str) -> FlashExceededError:
-        """Return the same error, which says what was tried to obey the cap."""
+        """Return the same error, with the attempts to obey the cap."""
         return FlashExceededError(self.needed, self.available, self.constants, self.ops, self.whose, tried)
 
     def to_dict(self) -> Error:

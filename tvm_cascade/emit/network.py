@@ -87,7 +87,7 @@ class PlacedState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PlacedState:
-        """Read what `to_dict` wrote."""
+        """Read the output of `to_dict`."""
         rest = dict(data)
         initial, returned = bytes.fromhex(rest.pop("initial")), rest.pop("returned")
         return cls(_tensor_from_dict(rest), initial, returned)
@@ -140,9 +140,9 @@ class Interface:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:
-        """Read what `to_dict` wrote, also after a round trip through JSON.
+        """Read the output of `to_dict`, also after a round trip through JSON.
 
-        Raises `KeyError`, `TypeError` or `ValueError` for what is no such record.
+        Raises `KeyError`, `TypeError` or `ValueError` for malformed records.
         """
         sides = {side: tuple(_tensor_from_dict(spec) for spec in data[side]) for side in ("inputs", "outputs")}
         cut = Cut(**{side: tuple(names) for side, names in data.get("cut", {}).items()})

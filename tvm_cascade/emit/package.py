@@ -110,7 +110,7 @@ class PackageKind:
     compiled: tuple[Family, ...] = ()  # cores whose compiled kernels (`--emit obj`) it can hold
 
     def refuse(self, package: Package, out: Path) -> None:
-        """Raise `UsageError` where the package cannot be of this kind, or not in the folder `out`."""
+        """Raise `UsageError` if the package cannot be of this kind, or not in the folder `out`."""
         if package.has_objects and package.target.family not in self.compiled:
             families = " and ".join(family.name.title() for family in self.compiled)
             held = f"compiled kernels of {families} cores alone" if families else "C for any core"

@@ -1,7 +1,7 @@
 """First-fit and best-fit placement of buffers in a given order: fast, and the starting point of the exact search.
 
-First fit by decreasing size is TFLite Micro's greedy planner; first fit by decreasing area or lifetime is what
-minimalloc and TelaMalloc start from. No order is best for all problems, so `best_fit_of_orders` tries them all.
+First fit by decreasing size is TFLite Micro's greedy planner; minimalloc and TelaMalloc start from first fit by
+decreasing area or lifetime. No order is best for all problems, so `best_fit_of_orders` tries them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The fixed-point arithmetic of TFLite's reference kernels on numpy arrays: what integer programs compute, at compile time.
+"""The fixed-point arithmetic of TFLite's reference kernels on numpy arrays: the results of integer programs, at compile
+time.
 
 Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64
 bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single

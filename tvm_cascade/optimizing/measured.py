@@ -1,9 +1,9 @@
 """`optimize --cost measured` and `--cost learned`: substitutions by latencies from a bench, this machine or a farm.
 
 Kernels of graphs met by the search are measured ('measured'), or predicted by trees trained on few measurements
-('learned', as for schedules: cost/learned.py). A sum over kernels is still a model: it ignores what kernels do to one
-another's caches. So whole networks are measured in the end: the original, the analytic model's best graph and the
-measurements' best graph run in turn, and the original is kept unless another graph is faster.
+('learned', as for schedules: cost/learned.py). A sum over kernels is still a model: kernels affect one another's
+caches. So whole networks are measured in the end: the original, the analytic model's best graph and the measurements'
+best graph run in turn, and the original is kept unless another graph is faster.
 """
 
 # TVM's passes are untyped.

@@ -19,7 +19,7 @@ _REACH = 40  # steps that an operator moves at most
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an annealing run is asked."""
+    """The settings of an annealing run."""
 
     lowest: int  # bytes: the run ends at an order of that peak
     margin: int  # bytes by which it aims below the best peak

@@ -1,4 +1,4 @@
-"""Regions: what is ordered at once."""
+"""Regions: sets of operators ordered at once."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def quantize_model(
 
 
 def _require(model: Path, output: Path, data: Data) -> None:
-    """Raise where a file, a package or the data is missing, before anything is read."""
+    """Raise if a file, a package or the data is missing, before anything is read."""
     if model.suffix not in _NEEDS:
         raise UsageError(
             f"quantize takes float .onnx and .pt2 files, not {model.name}; quantize a TensorFlow network as it is converted "

@@ -1,4 +1,4 @@
-"""What a frame of a sliding window does, as text."""
+"""A sliding window's frame, described as text."""
 
 from __future__ import annotations
 

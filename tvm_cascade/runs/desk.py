@@ -1,4 +1,4 @@
-"""Boards on the desk: the serial ports of what is plugged in over USB, by pyserial."""
+"""Boards on the desk: the serial ports of boards plugged in over USB, by pyserial."""
 
 from __future__ import annotations
 

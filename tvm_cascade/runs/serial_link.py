@@ -108,7 +108,7 @@ class TextReader:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
 
     def feed(self, data: bytes) -> str:
-        """Return the text in received bytes; without bytes, release what was held as the beginning of a frame."""
+        """Return the text in received bytes; without bytes, release the bytes held as a possible beginning of a frame."""
         if not data:
             return self._released() if self._held else ""
         made = ""

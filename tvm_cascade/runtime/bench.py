@@ -27,7 +27,7 @@ from tvm_cascade.staging.program.cuda import cuda_target
 
 
 class FailedRunError(ToolError):
-    """What was to be timed does not run there."""
+    """The program to be timed does not run there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,8 @@ class LocalBench:
         """Open the bench.
 
         `workers`: threads, default TVM's pool. `target`: "llvm", or "cuda" with or without options. `device`: TVM's
-        name, by default the target's first device; tests let the CPU stand in for a GPU, where streams have no effect.
-        Raises `MissingToolError` if there is no such GPU.
+        name, by default the target's first device; tests let the CPU stand in for a GPU, and streams then have no
+        effect. Raises `MissingToolError` if there is no such GPU.
         """
         gpu = target.startswith("cuda")
         self.device = device or ("cuda:0" if gpu else "cpu:0")

@@ -30,7 +30,7 @@ _EXACT = "TVM_CUDA_NVCC_NO_FAST_MATH"  # TVM's environment variable
 
 @dataclass(frozen=True, slots=True)
 class CudaCode:
-    """What machine code is made: for these architectures, such as ("sm_80", "sm_90"), in ascending order."""
+    """The machine code to make: for these architectures, such as ("sm_80", "sm_90"), in ascending order."""
 
     architectures: tuple[str, ...]
     fast_math: bool = False

@@ -1,4 +1,4 @@
-"""The place where a request measures: this machine, or the RPC tracker's servers."""
+"""The place of a request's measurements: this machine, or the RPC tracker's servers."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ _BLOB = "runtime.ModulePackImportsToTensor"
 
 
 def write_library(built: Any, path: Path, code: CudaCode | None = None) -> None:
-    """Link what TVM compiled to the shared library `path`; `code`: for CUDA, the machine code to embed.
+    """Link TVM's compiled module to the shared library `path`; `code`: for CUDA, the machine code to embed.
 
-    Raises `ToolError` where the linker or the compiler of CUDA sources fails, `MissingToolError` without a C++ compiler.
+    Raises `ToolError` if the linker or the compiler of CUDA sources fails, `MissingToolError` without a C++ compiler.
     """
     more: dict[str, Any] = {}
     if code is not None:

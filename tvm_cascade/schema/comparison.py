@@ -1,4 +1,4 @@
-"""What `compare` prints under `--json`."""
+"""The output of `compare` under `--json`."""
 
 from __future__ import annotations
 

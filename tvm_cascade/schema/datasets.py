@@ -1,4 +1,4 @@
-"""What `validate` and `quantize` print under `--json`."""
+"""The output of `validate` and `quantize` under `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON schemas (draft 2020-12) of typed records: what `tvm-cascade schema COMMAND` prints."""
+"""JSON schemas (draft 2020-12) for typed records: the output of `tvm-cascade schema COMMAND`."""
 
 from __future__ import annotations
 

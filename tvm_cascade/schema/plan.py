@@ -1,4 +1,4 @@
-"""What `plan` and `compile` print under `--json`."""
+"""The output of `plan` and `compile` under `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run`, `export`, `bundle`, `flash` and `doctor` print under `--json`."""
+"""The output of `run`, `export`, `bundle`, `flash` and `doctor` under `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `allocate`, `order`, `stages` and `optimize` print under `--json`."""
+"""The output of `allocate`, `order`, `stages` and `optimize` under `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `targets` prints under `--json`."""
+"""The output of `targets` under `--json`."""
 
 from __future__ import annotations
 

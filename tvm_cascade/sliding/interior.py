@@ -38,7 +38,7 @@ class Interior:
 
 @dataclass(frozen=True)
 class Reach:
-    """What `interiors` finds."""
+    """The result of `interiors`."""
 
     interiors: tuple[Interior | None, ...]  # by tensor; None: no row of it is
     reasons: dict[int, str]  # by tensor without interior rows, of which its operator read some: why

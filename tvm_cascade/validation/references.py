@@ -1,4 +1,4 @@
-"""What `validate` needs of references (`checking.reference`)."""
+"""The needs of `validate` for references (`checking.reference`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NEEDS = {".tflite": ("ai-edge-litert",), ".onnx": ("onnx", "onnxruntime"), ".pt
 
 
 def require_reference(path: Path) -> None:
-    """Raise `MissingToolError` where the reference of a file is not installed, `UsageError` for an unknown suffix."""
+    """Raise `MissingToolError` if a file's reference is not installed, `UsageError` for an unknown suffix."""
     if path.suffix not in _NEEDS:
         raise UsageError(f"validate takes .tflite, .onnx and .pt2 files, not {path.name}")
     for package in _NEEDS[path.suffix]:

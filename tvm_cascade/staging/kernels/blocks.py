@@ -1,4 +1,4 @@
-"""What the CPU schedules ask of a kernel's blocks and loops."""
+"""Questions of the CPU schedules about a kernel's blocks and loops."""
 
 from __future__ import annotations
 

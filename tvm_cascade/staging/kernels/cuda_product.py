@@ -167,7 +167,7 @@ def _stage(sch: Schedule, block: Any, step: Any, tiles: Tiles, lanes: int) -> No
 
 
 def _to_shared(sch: Schedule, block: Any, operand: int, step: Any, tiles: Tiles, lanes: int) -> Any:
-    """Read what a step multiplies into shared memory, with all threads, whole vectors at a time."""
+    """Read a step's factors into shared memory, with all threads, whole vectors at a time."""
     read = sch.cache_read(block, operand, _SHARED)
     sch.compute_at(read, step)
     fused = sch.fuse(*sch.get_loops(read)[-2:])

@@ -57,7 +57,7 @@ def choose_library(
     options: Options = Options(),  # noqa: B008
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Chosen:
-    """Measure the library's kernels in turn with ours where `folder` has no record, and record the results.
+    """Measure the library's kernels in turn with ours unless `folder` has a record, and record the results.
 
     Measured are the kernels of every unit, and of every merge a search with `options` may price. `bench`: a GPU of this
     machine.

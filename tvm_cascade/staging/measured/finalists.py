@@ -1,4 +1,4 @@
-"""Final choice of a measured schedule: whole programs are run in turn where stages were measured.
+"""Final choice of a measured schedule: whole programs are run in turn on the bench that measured the stages.
 
 A sum of stages' medians leaves out effects between stages (caches, the waking of threads), and the least of many noisy
 costs is too low. So the searched schedule is run in turn with the sequential and the greedy schedule, and for several

@@ -1,6 +1,7 @@
 """The function behind the command `stages`: schedules by the analytic, measured or learned cost model.
 
-Costs are measured where `runtime.measuring` says: on this machine, or with `tracker` on the servers of TVM's RPC tracker.
+Costs are measured at the place given by `runtime.measuring`: on this machine, or with `tracker` on the servers of TVM's
+RPC tracker.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def with_library(
     slices: Mapping[int, Slice],
     chosen: Callable[[Any], bool],
 ) -> tuple[Kernel, ...]:
-    """Replace kernels by the library's where `chosen` accepts the PrimFunc, given before parts are written."""
+    """Replace kernels by the library's if `chosen` accepts the PrimFunc, given before parts are written."""
     made = []
     for spec, kernel in zip(specs, kernels, strict=True):
         found = library_kernel(net, spec, kernel.name, slices) if chosen(kernel.plain) else None

@@ -74,7 +74,7 @@ class ScheduleStages(CascadePass):
         b = R.nn.max_pool2d(x)
         c = R.concat((a, b), axis=1)
 
-    After, where convolution and pool are two groups of one stage (on a CPU)::
+    After, if convolution and pool are two groups of one stage (on a CPU)::
 
         cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): one group a lane
         cls.concat(a, b, c)

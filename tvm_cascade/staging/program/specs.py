@@ -1,4 +1,4 @@
-"""What a kernel of a staged program computes, reads and writes."""
+"""The operators, inputs and outputs of a staged program's kernels."""
 
 from __future__ import annotations
 
