@@ -6,8 +6,9 @@ fastest memory, within the two fastest and so on, by whole rows, and layer by la
 per row, which lie whole in a single memory: the smallest, and one within the fastest memory. Each is placed
 (`memory.pools`) by the bytes its kernels read and write (`schedules.tuning.traffic`), and the best is taken: by `bytes`
 the plan with the fewest bytes; by `time` the plan with the fewest bytes whose cycles, arithmetic and accesses together,
-hardly exceed the fewest (`WITHIN_CAP`). By `time` cuts, tiles, rings and placement are then searched together, for
-fewer cycles than the best so far (`passes.timed_plans`).
+hardly exceed the fewest (`WITHIN_CAP`). What the best plan by `time` reads from slow memory more than once is read
+through copies in a second round (`passes.staged_reads`). By `time` cuts, tiles, rings and placement are then searched
+together, for fewer cycles than the best so far (`passes.timed_plans`).
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
 Progress = Callable[[str], None]
-Planner = Callable[
-    [PlanRequest, bool], PlannedCandidate
-]  # of a request, and whether rows may have addresses of their own
+# of a request, whether rows may have addresses of their own, and the tensors that are read through copies
+Planner = Callable[[PlanRequest, bool, frozenset[str]], PlannedCandidate]
 _ARENA = (Ram("", None, 0.0),)  # where no memory is named: it answers at once
+_COPYING = 1.0  # cycles in which a byte is copied, beside its accesses
 _ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
 
 
@@ -51,13 +52,14 @@ class _Placed:
     cycles: float
     placement: Placement
     problem: PlacementProblem
+    rereads: frozenset[str] = frozenset()  # tensors in slow memory whose rows a copy would save cycles of
 
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
     """Plan a request that names memories, or RAM for copied weights."""
     if request.memory:
         return plan_in_memories(request, options, planned, progress)
-    return with_copies(planned(request, True), request)
+    return with_copies(planned(request, True, frozenset()), request)
 
 
 def plan_in_memories(
@@ -82,13 +84,21 @@ def plan_in_memories(
     counters = Counters()
     least_bytes = dict[bool, int]()  # by whether rows may have addresses, a bound of all plans
     error: InfeasibleError | None = None
-    for asked, addressed in _requests(request):
+    staged = frozenset[str]()
+    for asked, addressed in _rounds(request):
         if (found or error is not None) and monitor().over():
             break
+        if asked is None:
+            staged = _best(found, request.objective).rereads if found else staged
+            if not staged:
+                break
+            least_bytes.clear()
+            progress(f"in memories: {len(staged)} tensors read from slow memory through copies")
+            continue
         if asked.sram is not None and int(asked.sram) < least_bytes.get(addressed, 0):
             continue  # no plan keeps that cap
         try:
-            candidate = planned(asked, addressed)
+            candidate = planned(asked, addressed, staged)
             least_bytes.setdefault(addressed, candidate.plan.bound)  # that of the first request, which has no cap
             if candidate.plan in known:
                 continue
@@ -155,6 +165,14 @@ def _lack(error: InfeasibleError) -> int:
     return error.needed - error.available
 
 
+def _rounds(request: PlanRequest) -> Iterator[tuple[PlanRequest | None, bool]]:
+    """Yield the requests, and by `time` None and the requests again: those of a network with copies of slow tensors."""
+    yield from _requests(request)
+    if request.objective == "time" and not request.layerwise and len(request.memory) > 1:
+        yield None, False
+        yield from _requests(request)
+
+
 def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
     """Yield requests without memories for plans to place, each with a flag that allows separate row addresses."""
     plain = replace(request, memory=(), sram=None, ram=None)
@@ -180,7 +198,8 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
     kernels = prepared.kernels_of(plan)
     counter, traffic = counters.of(prepared.core)
     written = WrittenPlan(apart(plan), kernels)
-    moved = traffic.count_written(written).sum(axis=1)
+    counted = traffic.count_written(written)
+    moved, directed = counted.sum(axis=1), counted.sum(axis=0)
     position = {b.name: k for k, b in enumerate(blocks(plan).buffers)}
     pairs = tuple((position[a], position[b]) for a, b in joined(plan))
     accessed = tuple(float(n) for n in moved.sum(axis=0))
@@ -208,7 +227,25 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
         + sum(copied.waits)
         + (0.0 if weights is None else weights.wait)
     )
-    return _Placed(replace(found, plan=made, waits=waits, copied=copied), cycles, placement, asked)
+    sums = [directed[:, lies == m].sum(axis=1) for m in range(len(request.memory))]
+    by_memory = tuple((round(float(read)), round(float(write))) for read, write in sums)
+    found = replace(found, plan=made, waits=waits, copied=copied, traffic=by_memory)
+    return _Placed(found, cycles, placement, asked, _rereads(plan, request, placement, directed[0]))
+
+
+def _rereads(plan: Plan, request: PlanRequest, placement: Placement, read: np.ndarray) -> frozenset[str]:
+    """Return the names of tensors in slow memories that a copy of their rows in the fastest one would save cycles of.
+
+    `read` are bytes by block; a copied byte takes an access of either memory and `_COPYING` cycles.
+    """
+    names, fast = set[str](), request.memory[0].cycles_per_byte
+    for k, block in enumerate(blocks(plan).buffers):
+        slow, (kind, _, index) = request.memory[placement.chosen[k]].cycles_per_byte, block.name.partition(" ")
+        if kind != "tensor" or slow <= fast or (request.stream_input and int(index) in plan.graph.inputs):
+            continue
+        if float(read[k]) * (slow - fast) > block.size * (slow + fast + _COPYING):
+            names.add(plan.graph.tensors[int(index)].name)
+    return frozenset(names)
 
 
 def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:

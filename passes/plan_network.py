@@ -10,6 +10,7 @@ candidates      float layers apart, concats in place, concats in parts, channel 
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -95,10 +96,12 @@ def plan_network(
     with SearchMonitor(request.time_limit):
         source = replace(kernels or KernelSource(core or KernelTarget(), database), prices=Prices())
 
-        once = _Once()
+        once = defaultdict[frozenset[str], _Once](_Once)  # by tensors that are staged
 
-        def planned(asked: PlanRequest, addressed: bool = True) -> PlannedCandidate:
-            return _plan_network(mod, asked, source, progress, addressed, once)
+        def planned(
+            asked: PlanRequest, addressed: bool = True, staged: frozenset[str] = frozenset()
+        ) -> PlannedCandidate:
+            return _plan_network(mod, asked, replace(source, staged=staged), progress, addressed, once[staged])
 
         if request.memory or request.ram_weights or request.prefetch:
             from tvm_cascade.passes.place_network import placed  # most plans lie in one memory

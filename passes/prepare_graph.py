@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.relax_ops import read_function
 from tvm_cascade.passes.shared_estimates import SharedEstimates
+from tvm_cascade.passes.staged_reads import with_staged
 from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
@@ -129,14 +130,16 @@ def prepare_graph(
     counter: Counter | None = None,
     fused_floats: bool = True,
     known: Analyses | None = None,
+    staged: Collection[str] = (),
 ) -> PreparedGraph:
     """Extract the graph of `mod`, after `LowerQuantized`, and select every operator's kernel.
 
     Kernels are selected by the instruction counts in `database`; None takes the shipped counts. With a `counter`,
     shapes missing in the database are counted and added. With `fused_floats`, float layers are fused first. `known` has
-    analyses of further candidates, and gets the new ones.
+    analyses of further candidates, and gets the new ones. Tensors named in `staged` are read through copies.
     """
     source = read_function(fuse_float_layers(mod) if fused_floats else mod, "main")
+    source = with_staged(source, staged) if staged else source
     known = known or Analyses()
     extracted = analyse(with_states(source, state_count(mod)), known=known)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)

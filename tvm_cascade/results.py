@@ -103,6 +103,8 @@ class PlanResult:
     operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
     # by operator, cycles of its accesses of each memory of the plan; empty without named memories
     waits: tuple[tuple[float, ...], ...] = field(default=(), kw_only=True)
+    # bytes of activations that an inference reads and writes, by memory of the plan; empty without named memories
+    traffic: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
     frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
@@ -236,7 +238,7 @@ class PlanResult:
         if plan.graph.states:
             found["states"] = state_rows(plan)
         if plan.placed:
-            found["memories"] = memory_rows(plan, self.weights_in)
+            found["memories"] = memory_rows(plan, self.weights_in, self.traffic)
         if self.placements is not None:
             found["placement"] = self.placements.to_dict()
             found["fast_frontier"] = self._fast_points(self.placements)
@@ -355,7 +357,7 @@ class PlanResult:
     def _more(self) -> Iterator[tuple[str, str]]:
         """Yield labels and texts of rare properties: several memories, states, a sliding window."""
         if self.plan.placed:
-            rows = memory_rows(self.plan, self.weights_in)
+            rows = memory_rows(self.plan, self.weights_in, self.traffic)
             used = (f"{row['name']} {row['peak_bytes']} of {row['capacity_bytes']}" for row in rows)
             yield "memories", ", ".join(used) + " bytes"
         if states := state_rows(self.plan):
@@ -371,7 +373,7 @@ class PlanResult:
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         if self.plan.placed:
-            parts += ["", memory_table(self.plan, self.weights_in)]
+            parts += ["", memory_table(self.plan, self.weights_in, self.traffic)]
         if self.placements is not None:
             parts += self.placements.to_text(self.plan.placed[0].ram.name)
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]

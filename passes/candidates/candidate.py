@@ -54,12 +54,15 @@ class KernelSource:
         None  # replaces selected kernels, such as by `tune_kernels`
     )
     fused_floats: bool = True  # whether float layers are fused (`passes.fuse_float_layers`)
+    staged: frozenset[str] = frozenset()  # tensors in slow memory that are read through copies (`passes.staged_reads`)
     analyses: Analyses = field(default_factory=Analyses, compare=False, repr=False)  # of all candidates so far
     prices: Prices = field(default_factory=Prices, compare=False, repr=False)  # of all candidates so far
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
         """Prepare the graph and the kernels of a module after `LowerQuantized`."""
-        made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats, self.analyses)
+        made = prepare_graph(
+            lowered, self.core, self.database, self.counter, self.fused_floats, self.analyses, self.staged
+        )
         return self.prices.add(made if self.tuned is None else self.tuned(made))
 
     @property
@@ -97,6 +100,9 @@ class PlannedCandidate:
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
     # by operator, cycles of its accesses of each memory of the plan, in their order; none without named memories
     waits: tuple[tuple[float, ...], ...] = ()
+    traffic: tuple[
+        tuple[int, int], ...
+    ] = ()  # bytes read and written by memory of the plan; none without named memories
     copied: CopiedWeights = field(default_factory=CopiedWeights)  # weights that are copied to RAM
     placements: tuple[PlacedPlan, ...] = ()  # in named memories: of this plan, then of the others that were tried
     least_cycles: float | None = None  # in named memories: no plan of the joint search takes fewer

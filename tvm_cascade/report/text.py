@@ -10,6 +10,8 @@ from tvm_cascade.schema.plan import Block, Memory, Placed
 from tvm_cascade.search_monitor import above
 from tvm_cascade.sizes import bytes_and_unit
 
+Traffic = Sequence[tuple[int, int]]  # bytes read and written, by memory of a plan
+
 
 def _name(plan: Plan, block: str) -> str:
     kind, _, number = block.partition(" ")
@@ -88,22 +90,31 @@ def state_rows(plan: Plan) -> list[Placed]:
     return rows
 
 
-def memory_rows(plan: Plan, weights: Mapping[str, int]) -> list[Memory]:
-    """List a record for every memory used by the plan; `weights` are bytes copied there besides the plan."""
+def memory_rows(plan: Plan, weights: Mapping[str, int], traffic: Traffic = ()) -> list[Memory]:
+    """List a record for every memory used by the plan.
+
+    `weights` are bytes copied there besides the plan, `traffic` bytes of activations read and written in an inference.
+    """
     rows: list[Memory] = []
-    for use in plan.placed:
+    for use, (read, written) in zip(plan.placed, traffic or [(0, 0)] * len(plan.placed), strict=True):
         taken = use.bytes + weights.get(use.ram.name, 0)
-        row: Memory = {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": taken}
+        row: Memory = {
+            "name": use.ram.name,
+            "capacity_bytes": use.ram.capacity or 0,
+            "peak_bytes": taken,
+            "read_bytes": read,
+            "written_bytes": written,
+        }
         rows.append(row if use.ram.address is None else {**row, "address": use.ram.address})
     return rows
 
 
-def memory_table(plan: Plan, weights: Mapping[str, int]) -> str:
-    """Format a plan's memories, a line each; `weights` as in `memory_rows`."""
-    lines = [f"{'bytes':>9} {'of':>9} {'cycles/byte':>11}  memory"]
-    for use in plan.placed:
-        ram, taken = use.ram, use.bytes + weights.get(use.ram.name, 0)
-        lines.append(f"{taken:>9} {ram.capacity or 0:>9} {ram.cycles_per_byte:>11g}  {ram.name}")
+def memory_table(plan: Plan, weights: Mapping[str, int], traffic: Traffic = ()) -> str:
+    """Format a plan's memories, a line each; `weights` and `traffic` as in `memory_rows`."""
+    lines = [f"{'bytes':>9} {'of':>9} {'read':>9} {'written':>9} {'cycles/byte':>11}  memory"]
+    for use, row in zip(plan.placed, memory_rows(plan, weights, traffic), strict=True):
+        taken = f"{row['peak_bytes']:>9} {row['capacity_bytes']:>9} {row['read_bytes']:>9} {row['written_bytes']:>9}"
+        lines.append(f"{taken} {use.ram.cycles_per_byte:>11g}  {use.ram.name}")
     return "\n".join(lines)
 
 

@@ -95,6 +95,8 @@ class Memory(_SometimesOfMemory):
     name: Annotated[str, "Its name"]
     capacity_bytes: Annotated[Bytes, "What the network may take of it"]
     peak_bytes: Annotated[Bytes, "What the network takes of it"]
+    read_bytes: Annotated[Bytes, "Of activations, read by the kernels in one inference"]
+    written_bytes: Annotated[Bytes, "The same, written"]
 
 
 class PlacementBound(TypedDict):
