@@ -56,7 +56,7 @@ _known = WeakKeyDictionary[AccessPattern, list[_Link]]()  # patterns that candid
 
 
 def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[int | None, ...]:
-    """Infer the row axis of every tensor; None for tensors of rank 2 and below."""
+    """Infer every tensor's row axis; None for tensors with rank 2 and below."""
     links = [link for use in uses for link in _links(use)]
     found: dict[int, int] = {}
     votes = [_vote(shapes[link.input], link) for link in links]

@@ -35,7 +35,7 @@ def with_file_names(
     outputs: Collection[int],
     in_file: Mapping[str, str],
 ) -> tuple[tuple[Tensor, ...], tuple[Call, ...]]:
-    """Return tensors and calls of a program, named after the tensors of the model's file.
+    """Return a program's tensors and calls, named after the tensors in the model's file.
 
     A call that computes a tensor of the file has the tensor's name. Calls made for such a tensor alone are parts,
     `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. A call that only changes the

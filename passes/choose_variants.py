@@ -1,4 +1,4 @@
-"""Kernel variant selection: collects the operator shapes of a graph and picks the best counted variant of each."""
+"""Kernel variant selection: collects a graph's operator shapes and picks each shape's best counted variant."""
 
 from __future__ import annotations
 

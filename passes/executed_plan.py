@@ -144,8 +144,8 @@ def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.nda
 def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
     """Return a function's index parameters, by position: the smallest extent indexed.
 
-    Indices computed by the function, and numbers of at most 16 bits that index a constant, lie inside their tensors
-    anyway. Raises `NotExecutedError` for a function that may divide integers by a zero input.
+    Indices computed by the function, and numbers of at most 16 bits used as indices into a constant, lie inside their
+    tensors anyway. Raises `NotExecutedError` for a function with possible integer division by a zero input.
     """
     for kind in (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod):
         for division in tir.collect(func.body, kind):
@@ -166,7 +166,7 @@ def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
 
 
 def _is_clamped(index: Any) -> bool:
-    """Return True for `min(max(..., 0), constant)`, used by gathers that stay inside their tensor for any index."""
+    """Return True for `min(max(..., 0), constant)`, used by gathers to stay inside the tensor for any index."""
     clamped = isinstance(index, tirx.Min) and isinstance(index.a, tirx.Max)
     return clamped and tir.int_value(index.b) is not None and tir.int_value(index.a.b) == 0
 
@@ -293,7 +293,7 @@ def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
 
 
 def _build(network: _Network, programs: Sequence[_Program]) -> None:
-    """Build the functions of a network and of a program into a library. Raises `NotExecutedError` if TVM cannot."""
+    """Build a network's and a program's functions into a library. Raises `NotExecutedError` if TVM cannot."""
     functions: dict[GlobalVar, PrimFunc] = {}
     for name, func in network.functions.items():
         functions[GlobalVar(name)] = func.with_attr("global_symbol", name)

@@ -57,7 +57,7 @@ def _remains(main: Function, reasons: Mapping[str, str]) -> Iterable[FloatRemain
 
 
 def products_of(mod: Module) -> int:
-    """Return the multiply-accumulates of the products and convolutions of `main`, taps on padding left out."""
+    """Return the multiply-accumulates of `main`'s products and convolutions, taps on padding left out."""
     found = ((b.value, shape_of(b.var)) for b in bindings_of(mod["main"]) if name_of(b.value) in _PRODUCTS)
     return sum(_macs(call, shape) - _padded(call, shape) for call, shape in found)
 

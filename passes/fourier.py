@@ -52,7 +52,7 @@ def is_fast(length: int) -> bool:
 
 
 def transformed(bb: Any, x: Value, how: Transform, window: np.ndarray | None = None) -> Value:
-    """Return the spectra of frames: x is [batch, frames, samples, parts], or [batch, samples, parts] of a signal.
+    """Return the spectra of frames: x is [batch, frames, samples, parts], or a signal's [batch, samples, parts].
 
     Samples of a frame beyond `how.length` are left out, and zeros follow too few. The result is [batch, frames, results, 2].
     """
@@ -132,7 +132,7 @@ class _Kernel:
         return value if self.window is None else value * self.window[at]
 
     def _stage(self, half: int) -> Value:
-        """Merge pairs of transforms of `half` points."""
+        """Merge pairs of transforms with `half` points each."""
         stride = self.how.length // (2 * half)
 
         def butterfly(first: Scalar, k: Scalar) -> Value:

@@ -105,7 +105,7 @@ class _Layer:
         shape: tuple[int, ...] = (),
         **attributes: object,
     ) -> Value:
-        """Emit the call; if given, on `products` instead of the core's operands, with a result of `shape`."""
+        """Emit the call; if given, on `products` instead of the core's operands, with a result in `shape`."""
         biases = [] if self.bias is None else [relax.op.reshape(emitter.new(self.bias), [prod(shape_of(self.bias))])]
         first, shape = [*products] or [emitter.new(a) for a in self.core.args[:2]], shape or self.shape
         operands = first + [emitter.builder.emit(b) for b in biases]

@@ -76,7 +76,9 @@ def _along_rows(graph: Graph, op: Op) -> bool:
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:
-    """Test that a part is read by the concat alone, and is the only output of a non-view operator that can make pixels."""
+    """Test a part for being read by the concat alone, and being the only output of a non-view operator with pixel
+    kernels.
+    """
     maker = graph.producer[part]
     if maker is None or graph.consumers[part] != (op.index,) or part in graph.outputs:
         return False

@@ -1,4 +1,5 @@
-"""Legalization of max pools of floats: a NaN in a window is its maximum, and a window of negative infinities keeps one.
+"""Legalization of float max pools: a NaN in a window is the maximum, and a window of negative infinities keeps negative
+infinity.
 
 TVM's own begin with the least finite number, and let the position of a NaN decide. Padding is negative infinity, which
 changes no maximum, so that kernels leave it out.
@@ -20,7 +21,7 @@ largest: Any = te.comm_reducer(or_nan(tirx.max), lambda dtype: tirx.const(-inf, 
 
 
 def max_pool(bb: Any, call: Any) -> Any:
-    """Legalize a max pool of one to three spatial axes; one of integers or of a blocked layout as TVM does."""
+    """Legalize a max pool over one to three spatial axes; integers or a blocked layout are left to TVM's form."""
     layout, attrs = str(call.attrs.layout), call.attrs
     axes = [k for k, axis in enumerate(layout) if axis in _SPATIAL]
     same = str(attrs.out_layout) in ("", layout)

@@ -29,9 +29,8 @@ ATTRIBUTE = "cascade_order"
 class OrderOps(CascadePass):
     """Reorder the operators of `main` to minimize the peak bytes of live tensors.
 
-    Requires a function `main` with one dataflow block and static shapes. Ensures that the same operators compute the
-    same values. If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is
-    legalized.
+    Requires a function `main` with one dataflow block and static shapes. Ensures equal values from the same operators.
+    If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is legalized.
 
     Before, `a` and `b`, of 64 bytes each, are alive at once::
 

@@ -56,7 +56,7 @@ def region_call(region: Region, entry: Any, constants: Sequence[Any], workspaces
     """Build the bindings that replace a region: a `call_tir` to `entry`, and bindings for the region's output
     variables.
 
-    `entry` takes the inputs and `constants`; it writes the outputs and one further tensor per type in `workspaces`.
+    `entry` takes the inputs and `constants`, and writes the outputs and a further tensor per type in `workspaces`.
     """
     results = [_type(o) for o in region.outputs]
     call = relax.op.call_tir(entry, [*region.inputs, *constants], out_ty=[*results, *workspaces])

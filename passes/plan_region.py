@@ -1,4 +1,4 @@
-"""Planning of a static region, and diagnosis of operators that prevent planning."""
+"""Planning a static region, and diagnosis of operators that prevent planning."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
 
 
 def _selecting(concat: Any) -> Any:
-    """Replace the concat's branches by selects between loads at clamped indices, so that padding can inline it."""
+    """Replace the concat's branches by selects between loads at clamped indices, which padding can inline."""
 
     def load(node: Any) -> Any:
         extents = [int(d) for d in node.source.ty.shape]

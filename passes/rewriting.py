@@ -50,7 +50,7 @@ def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritt
 
 
 def search_main(mod: tvm.IRModule, cost: Cost) -> Substituted:
-    """Search `main` for an equivalent of lower `cost`, with the rules of `exact_rules`."""
+    """Search `main` for an equivalent with lower `cost`, using the rules of `exact_rules`."""
     return substitute(mod, cost, exact_rules(mod), _OPTIONS, functions=lambda name: name == MAIN)
 
 

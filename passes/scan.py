@@ -22,7 +22,7 @@ def scanned(bb: Any, call: Value, product: bool) -> Value:
 
 
 def _kernel(shape: tuple[int, ...], axis: int, dtypes: tuple[str, str], exclusive: bool, product: bool) -> Function:
-    """Return the PrimFunc: one block for every place beside the axis, as each element depends on the one before."""
+    """Return the PrimFunc: a block for every place beside the axis, as each element depends on the previous."""
     x, out = tirx.decl_buffer(shape, dtypes[0], "x"), tirx.decl_buffer(shape, dtypes[1], "out")
     total = tirx.decl_buffer((1,), dtypes[1], "total")
     others = [k for k in range(len(shape)) if k != axis]

@@ -29,7 +29,7 @@ def scatter_elements(bb: Builder, call: Call) -> Value:
 
 
 def scatter_nd(bb: Builder, call: Call) -> Value:
-    """Lower `relax.scatter_nd`: rows of the indices name parts of the data by leading axes."""
+    """Lower `relax.scatter_nd`: index rows name data parts by leading axes."""
     shape, (*rows, depth) = shape_of(call.args[0]), shape_of(call.args[1])
 
     def place(indices: Value, i: Indices) -> Indices:

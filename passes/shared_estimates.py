@@ -1,4 +1,4 @@
-"""Operators' work, estimated once for all plans that run them alike, and shared by a network's candidates.
+"""Operators' work, estimated once for all plans with equal execution, and shared by a network's candidates.
 
 A network's plans differ in few segments. An operator's work depends on the segment's execution and on tensor storage,
 not on block addresses.

@@ -128,9 +128,7 @@ class _Assigned:
         return after
 
     def _whole(self, tensor: int) -> int:
-        """Return the tensor that contains all bytes of a tensor; the tensor itself unless it is a view of a whole
-        tensor.
-        """
+        """Return the tensor with all bytes of a tensor: the tensor itself, unless a view of a whole tensor."""
         root, start = self.root(tensor)
         same = start == 0 and prod(self.tensors[root].shape) == prod(self.tensors[tensor].shape)
         return root if same else tensor
@@ -230,7 +228,7 @@ def _flat(index: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
-    """Test that a call writes all inputs one behind another, unchanged."""
+    """Test that a call writes all inputs in sequence, unchanged."""
     given = read_attributes(call.func)
     if call.kind not in _JOINS or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
         return False

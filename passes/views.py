@@ -32,7 +32,7 @@ def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
 
 
 def _offset(block: Any, store: Any) -> int | None:
-    """Return the constant distance in elements from an output to its source, None if it varies."""
+    """Return the constant distance in elements from an output to the source, None if the distance varies."""
     env, read = grid_of(block), store.value
     try:
         distance = _flat(read.source, read.indices, env) - _flat(store.buffer, store.indices, env)
@@ -43,7 +43,7 @@ def _offset(block: Any, store: Any) -> int | None:
 
 
 def grid_of(block: Any) -> dict[Any, np.ndarray]:
-    """Return every value of each axis of a block, by variable, as mutually broadcasting arrays (`np.ogrid`)."""
+    """Return every value of a block's axes, by variable, as mutually broadcasting arrays (`np.ogrid`)."""
     grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in block.iter_vars)]
     return {v.var: axis for v, axis in zip(block.iter_vars, grid, strict=True)}
 

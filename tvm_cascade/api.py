@@ -249,7 +249,7 @@ def stages(
 def _stages(
     models: Sequence[Model], readings: Sequence[LoadRequest], request: StagesRequest, progress: Progress
 ) -> tuple[Stages, str]:
-    """Search a schedule of stages and return the JSON object and the text of `stages`."""
+    """Search a stage schedule and return the JSON object and the text of `stages`."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
@@ -846,7 +846,7 @@ def compile(
 
 
 def _write_report(result: CompileResult, model: Model, request: Request) -> None:
-    """Write the report of a project, with the commands for the rest of the frontier."""
+    """Write a project's report, with the commands for the rest of the frontier."""
     assert request.emit.report is not None
     commands = commands_of(model, request, result.frontier, result.peak_bytes, result.folder)
     replace(result, commands=commands).write_report(request.emit.report)

@@ -202,7 +202,7 @@ def path(option: str, value: Any) -> Path:
 
 
 def page_or_folder(option: str, value: Any) -> Path:
-    """Convert the path of a report: a folder or an .html file. Refuse other kinds of files."""
+    """Convert a report's path: a folder or an .html file. Refuse other kinds of files."""
     to = path(option, value)
     if to.suffix.lower() in (".csv", ".json", ".md", ".pdf", ".png", ".svg", ".txt"):
         raise refusal(option, str(value), "give a name that ends in .html, or a folder")

@@ -176,7 +176,9 @@ def _unlinked(request: Request, target: Core) -> str:
 def plan_for(
     loaded: pipeline.Loaded, request: Request, build: BuildOptions, started: float, progress: Progress
 ) -> tuple[pipeline.Planned, PlanResult]:
-    """Search the best plan, check it (`pipeline.check`) and describe it. For a report, describe the whole frontier."""
+    """Search the best plan, check the plan (`pipeline.check`) and describe the result. For a report, describe the whole
+    frontier.
+    """
     with SearchMonitor(request.plan.time_limit) as limit:
         planned = _planned(loaded, request, build, progress)
         progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")

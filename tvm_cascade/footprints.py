@@ -24,7 +24,7 @@ class ChannelTiling:
     macs_per_column: int  # MACs for each output column
 
     def scratch_bytes(self, columns: Any) -> Any:
-        """Compute the scratch bytes for `columns` columns of an output row (an int or an array of ints)."""
+        """Compute the scratch bytes for `columns` output columns (an int or an array of ints)."""
         expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
         pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
         return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
@@ -68,7 +68,7 @@ class KernelFootprints:
     multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
 
     def tile_workspace_bytes(self, pixels: int) -> int:
-        """Return the most workspace bytes of the kernel that computes `pixels` pixels of a row in one step."""
+        """Return the most workspace bytes for a kernel that computes `pixels` pixels in one step."""
         return sum(table.most_bytes(pixels) for table in self.row_tables if table is not None)
 
 

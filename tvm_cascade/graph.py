@@ -59,7 +59,7 @@ class Window:
         return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
 
     def taps(self, y: int, height: int) -> int:
-        """Count the taps of output row `y` inside an input of `height` rows, not in the padding."""
+        """Count the taps of output row `y` inside an input with `height` rows, not in the padding."""
         return sum(0 <= self.first(y) + k * self.dilation < height for k in range(self.extent))
 
 
@@ -110,7 +110,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The size of the output part that an operator computes in one step (one kernel call).
+    """The size of the output part computed in a step (one kernel call).
 
     The last tile along an axis is smaller if the tile size does not divide the axis.
     """
@@ -167,7 +167,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The owner of the memory of a view or of a join's part, and the offset there."""
+    """The owner of a view's or join part's memory, and the offset there."""
 
     tensor: int  # the owner
     byte_offset: int  # from the owner's first byte

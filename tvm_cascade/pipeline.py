@@ -339,7 +339,7 @@ def _file_macs(loaded: Loaded, chosen: PlannedCandidate) -> int:
 
 
 def _frame(frame: FramePlan | None) -> Frame | None:
-    """Describe a sliding window's frame, as plans report it; None without one."""
+    """Describe a sliding window's frame, as in plans; None without a frame."""
     if frame is None:
         return None
     from tvm_cascade.sliding.describe import frame_record
@@ -348,7 +348,7 @@ def _frame(frame: FramePlan | None) -> Frame | None:
 
 
 def _flash_bytes(planned: Planned) -> tuple[int, int]:
-    """Return the bytes of weights and tables, and the estimated bytes of code."""
+    """Return the bytes of weights and tables, and the estimated code bytes."""
     prepared = planned.prepared
     kernels = prepared.kernels_of(planned.plan)
     return weight_bytes(kernels), code_bytes(planned.plan, kernels, prepared.core.core)

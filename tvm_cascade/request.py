@@ -246,7 +246,7 @@ class SearchRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class StagesRequest(SearchRequest):
-    """Options of `stages`, the search for a schedule of stages (`staging.measured.search`)."""
+    """Options for `stages`, the search for a stage schedule (`staging.measured.search`)."""
 
     batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
     unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one

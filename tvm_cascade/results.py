@@ -135,7 +135,7 @@ class PlanResult:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the bytes of the arena, under the name of `plan --json`."""
+        """Return the arena's bytes, under the name in `plan --json`."""
         return self.plan.peak
 
     @property

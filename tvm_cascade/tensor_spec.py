@@ -57,7 +57,7 @@ class TensorSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of one row of a streamed input, all planes together."""
+        """Return the bytes in a streamed input's row, all planes together."""
         return self.bytes if self.stream_axis is None else self.bytes // self.row_shape[self.stream_axis]
 
     @property

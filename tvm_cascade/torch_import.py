@@ -99,5 +99,5 @@ def _make_up(torch: ModuleType) -> None:
 
 
 def _dtype(of_torch: Any) -> Any:
-    """Convert a type of torch to a type of the FFI."""
+    """Convert a torch type to an FFI type."""
     return sys.modules[_FFI].dtype(str(of_torch).removeprefix("torch."))

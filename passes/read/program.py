@@ -22,7 +22,7 @@ Argument = Any  # a value's number, a tuple of arguments, or None for anything b
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor of the program. `shape` raises `GraphError` if the type is not a tensor of static shape."""
+    """A tensor in the program. `shape` raises `GraphError` if the type is not a tensor with static shape."""
 
     name: str
     type: Any  # relax.Type

@@ -1,6 +1,6 @@
-"""The arithmetic of the recurrent cells: the sums of products each cell needs, and how they are used.
+"""The recurrent cells' arithmetic: the sums of products each cell needs, and how they are used.
 
-With `W` the weights of the input `x`, `R` of the state `h`, `P` of the cell state `c` (peepholes), and one bias:
+With `W` the weights for the input `x`, `R` for the state `h`, `P` for the cell state `c` (peepholes), and one bias:
 
     lstm  i, f = sigmoid(W x + R h + P c + b)    g = tanh(W x + R h + b)    c' = f c + i g
           o = sigmoid(W x + R h + P c' + b)      h' = o tanh(c')

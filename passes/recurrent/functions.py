@@ -1,4 +1,4 @@
-"""Activations of recurrent cells on one element: ONNX's, defined for all of LSTM, GRU and RNN, and Clip."""
+"""Activations for recurrent cells on one element: ONNX's, defined for all of LSTM, GRU and RNN, and Clip."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def units_together(sums: int, units: int) -> int:
 
 
 class _Sums:
-    """The sums of a unit: elements of `buffer` from `first` on."""
+    """A unit's sums: elements in `buffer` from `first` on."""
 
     def __init__(self, buffer: Value, first: int = 0) -> None:
         self.buffer, self.first = buffer, first
@@ -52,7 +52,7 @@ class _Sums:
 
 
 class Loops:
-    """Builder of a layer's PrimFunc from the types of the parameters and the names of the outputs.
+    """Builder for a layer's PrimFunc from parameter types and output names.
 
     Parameters are x, hidden and cell (initial states), peepholes, projection and projection bias, and weights,
     recurrent and bias for each phase, numbered; outputs are y, y_hidden and y_cell.
@@ -117,7 +117,7 @@ class Loops:
         return tirx.BufferRegion(buffer, ranges)
 
     def _place(self, name: str, u: Scalar, s: Scalar | None = None) -> list[Scalar]:
-        """Return the indices of an element of x, y or a state."""
+        """Return the indices for an element in x, y or a state."""
         by_axis = {"s": s, "d": self.d, "b": self.b, "u": u}
         return [by_axis[a] for a in self._axes(name)]
 
@@ -207,7 +207,7 @@ class Loops:
         return loop("v", self.extents.units // together, units)
 
     def _product(self, k: int, phase: Phase, by_input: bool, v: Scalar, factor: Callable[[Scalar], Scalar]) -> Value:
-        """Adds the products of the input (or the state) to the sums of the units in block `v`."""
+        """Add the products with the input (or the state) to the unit sums in block `v`."""
         used, count = products(phase, by_input), len(phase.sums)
         weights = self.buffers[f"{'weights' if by_input else 'recurrent'}{k}"]
         places = [n * count + place for n in range(units_together(count, self.extents.units)) for place, _ in used]

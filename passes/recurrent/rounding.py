@@ -16,7 +16,7 @@ from tvm_cascade.passes.recurrent.functions import number
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a layer of int8 weights computes: the scales of these, and whether activations have a zero point."""
+    """How a layer with int8 weights computes: the weights' scales, and whether activations have a zero point."""
 
     asymmetric: bool
     by_input: tuple[float, ...]  # of each gate

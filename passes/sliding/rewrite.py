@@ -21,7 +21,7 @@ from tvm_cascade.sliding.network import Rows, read_rows
 
 @dataclass(frozen=True)
 class FrameNetwork:
-    """The module of a frame, and the states' names in the order of the last parameters."""
+    """A frame's module, and the states' names in the order of the last parameters."""
 
     mod: IRModule
     states: tuple[str, ...]
@@ -189,7 +189,7 @@ class _Writer:
         return self._emit(relax.op.strided_slice(value, [axis], [rows[0]], [rows[1]]), f"{variable.name}_part")
 
     def _rows(self, tensor: int, rows: Rows | None) -> Value:
-        """Return the value of some rows of a tensor; None: all rows, or a tensor without rows."""
+        """Return the value of some tensor rows; None: all rows, or a tensor without rows."""
         height = self.plan.network.series[tensor].rows
         if height is None:
             return self.renamed[self.read.variables[tensor]]
@@ -218,7 +218,7 @@ class _Writer:
         )
 
     def _part(self, step: ReadStep, inputs: Sequence[Value], rows: Rows, read: Sequence[Rows]) -> Value:
-        """Emit rows of an operator's output, computed from rows of the inputs."""
+        """Emit rows for an operator's output, computed from input rows."""
         values, sliding = iter(inputs), step.sliding
         assert sliding is not None
 

@@ -70,7 +70,7 @@ class Total:
         return made if shape == self.shape else builder.emit(relax.op.reshape(made, list(shape)))
 
     def _sum(self, tensors: Sequence[Tensor], element: Callable[..., Scalar]) -> Callable[[Sequence[Index]], Scalar]:
-        """Sum `element` of tensors over the axes, at an index of the total."""
+        """Sum `element` over the axes, at an index in the total."""
         summed = [k for k in self.axes if int(tensors[0].shape[k]) > 1]
         if not summed:
             return lambda index: element(*(t[tuple(index)] for t in tensors))

@@ -59,7 +59,7 @@ def pool(site: Site) -> Sliding:
 
 
 def _place(layout: str, axis: int) -> int:
-    """Return the number of an axis among a layout's spatial axes, in the order of strides and padding."""
+    """Return an axis's number among a layout's spatial axes, in the order of strides and padding."""
     spatial = [letter for letter in "DHW" if letter in layout]
     if axis >= len(layout) or layout[axis] not in spatial:
         raise NotSliding

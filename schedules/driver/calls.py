@@ -39,7 +39,7 @@ HELPER = "locate"  # prefix of the names of helper functions
 
 @dataclass(frozen=True)
 class BuiltKernel(ABC):
-    """The functions of an operator in a plan, and the code that calls them in a step."""
+    """The functions of an operator in a plan, and the code for calling them in a step."""
 
     variants: tuple[RowKernel, ...]  # a call runs one of them; each has its own constants and scratch size
 
@@ -186,7 +186,7 @@ class Caller:
         return tirx.address_of(self.memory.view("flash", "int32")[at])
 
     def pointer(self, place: Place, element: Expr) -> Expr:
-        """Return a pointer to element `element` of a tensor's storage, counted from the start of slot 0."""
+        """Return a pointer to element `element` in a tensor's storage, counted from the start of slot 0."""
         return self.memory.address(place.address, place.dtype, element)
 
     @property

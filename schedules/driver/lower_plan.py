@@ -63,7 +63,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """The place of a segment's program tables in flash: the index of each first element."""
+    """The place of a segment's program tables in flash: each first element's index."""
 
     program: Program
     steps: int  # index into flash viewed as `step_dtype`
@@ -74,7 +74,7 @@ class _Trace:
 
 
 class Driver:
-    """Writer of a plan's driver function: `build` the whole, `step` the statements of an operator's step."""
+    """Writer for a plan's driver function: `build` the whole, `step` the statements for an operator's step."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Driver:
         return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
 
     def _rows(self, tensor: int) -> int:
-        """Store the addresses of a tensor's rows in flash; return the index of row 0 in the int32 view."""
+        """Store a tensor's row addresses in flash; return the index of row 0 in the int32 view."""
         entries, first = row_table(self.plan, tensor)
         return self.flash.add(f"rows {tensor}", entries) // 4 + first
 

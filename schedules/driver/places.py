@@ -157,7 +157,7 @@ def _first_address(plan: Plan, tensor: int) -> int:
 
 
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
-    """Test that no tile of `pixels` pixels wraps around the end of a tensor's ring."""
+    """Test that no tile with `pixels` pixels wraps around the end of a tensor's ring."""
     storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
     slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
     whole = slots >= plan.graph.tensors[tensor].rows * columns
@@ -196,7 +196,7 @@ def rows_by_table(plan: Plan) -> list[int]:
 
 
 def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
-    """Build a tensor's row table: the start of each row, in elements of the memory, and the entry of row 0.
+    """Build a tensor's row table: each row's start, in elements of the memory, and the entry for row 0.
 
     Rows of padding, before and behind the tensor's rows, have entries too; kernels never read there.
     """

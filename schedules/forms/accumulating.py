@@ -115,7 +115,7 @@ class AccumulatingKernel(BuiltKernel):
         return sequence([*bound, tirx.IfThenElse(wraps, tirx.SeqStmt(parts), single)])
 
     def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> Stmt:
-        """Call the kernel for elements `[begin, end)` of the input, the first of which `at` points to."""
+        """Call the kernel for elements `[begin, end)` of the input; `at` points to the first."""
 
         def output(i: int) -> Expr:
             place = caller.output(i)[0]

@@ -21,14 +21,14 @@ LOG = logging.getLogger("tvm_cascade")
 
 @cache
 def forms() -> tuple[KernelForm, ...]:
-    """Collect the `FORM` of every module in this package, in the order of module names, fallbacks last."""
+    """Collect every module's `FORM` in this package, in module name order, fallbacks last."""
     modules = [importlib.import_module(f"{room.__name__}.{m.name}") for m in pkgutil.iter_modules(room.__path__)]
     found: list[KernelForm] = [m.FORM for m in modules if hasattr(m, "FORM")]
     return tuple(sorted(found, key=lambda form: form.fallback))
 
 
 def footprints_of(site: Site) -> KernelFootprints:
-    """Collect the kernel forms the planner may use for an operator besides one-row kernels, and their RAM."""
+    """Collect the kernel forms the planner may use for an operator besides one-row kernels, with their RAM."""
     known = ROW_KERNEL_ONLY
     for form in forms():
         found = form.footprint(site, known)

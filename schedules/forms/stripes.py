@@ -43,7 +43,7 @@ FORM = Stripes()
 
 
 class Lanes:
-    """Addresses of a segment's tensors in stripes, as expressions of the current stripe."""
+    """Addresses for a segment's tensors in stripes, as expressions in the current stripe."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller, self.plan, self.graph = caller, caller.plan, caller.graph

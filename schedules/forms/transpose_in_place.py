@@ -102,7 +102,7 @@ def _folded(width: int) -> tuple[int, int]:
 def row_moves(planes: int, height: int) -> np.ndarray:
     """List the moves of rows, in order: unsigned [moves, 2] of (to, from). Row `planes * height` is the spare row.
 
-    The moves permute `planes` planes of `height` rows into `height` groups of `planes` rows.
+    The moves permute `planes` planes with `height` rows into `height` groups with `planes` rows.
     """
     spare = planes * height
     moves: list[tuple[int, int]] = []

@@ -9,7 +9,7 @@ from tvm_cascade.graph import Window
 
 @dataclass(frozen=True, slots=True)
 class RowAccess:
-    """The row axis of every tensor, and the rows of every activation input read by an output row.
+    """Every tensor's row axis, and the rows of every activation input read by an output row.
 
     `windows[i]`, `input_axes[i]` belong to activation input i, `output_axes[i]` to output i. An axis is None if the
     tensor is a single row. `columns[i]` is the window along the columns, the axis after the row axis; `columns` is

@@ -49,7 +49,7 @@ class Accumulating:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """The block that reads the input: update, initial value, and the variables that index the input."""
+    """The block around the input's loads: update, initial value, and the index variables."""
 
     realize: Any  # the SBlockRealize
     store: Any  # the update of the accumulator

@@ -1,4 +1,4 @@
-"""Assembly of generic kernels: schedules an operator, extracts the loops for a part of the output, adds parameters."""
+"""Assembly of generic kernels: schedules an operator, extracts the loops for an output part, adds parameters."""
 
 from __future__ import annotations
 
@@ -171,9 +171,7 @@ def _built(func: PrimFunc, form: type[Assembly], access: RowAccess, name: str) -
 
 
 def _lazy(body: Stmt) -> Stmt:
-    """Turn selects that load elements into branches: LLVM loads both sides of a select, and one side may be out of
-    bounds.
-    """
+    """Turn selects over loads into branches: LLVM loads both sides of a select, and one side may be out of bounds."""
 
     def branch(node: Any) -> Any:
         sides = [node.true_value, node.false_value]

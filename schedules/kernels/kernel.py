@@ -1,4 +1,4 @@
-"""The calling convention for kernels: private PrimFuncs over pointers that return int32 0, and their parameters.
+"""The calling convention for kernels: private PrimFuncs over pointers with result int32 0, and their parameters.
 
 Row r of a tensor lies at slot `r % height` in storage, a ring of `height` rows. Parameters, in order
 (`RowKernel.params` lists them):

@@ -1,4 +1,4 @@
-"""Generic pixel kernels: compute some columns of an output row, reading from and writing to rings of pixels.
+"""Generic pixel kernels: compute some columns in an output row, reading from and writing to pixel rings.
 
 A rolling buffer of rows holds K rows for a K-row window; a rolling buffer of pixels holds K - 1 rows and a few pixels
 of the row-major stream (as line buffers in streaming hardware do). Pixel p lies at slot `p % pixels`. A kernel call
@@ -26,7 +26,7 @@ from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError
 def pixel_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "pixel_kernel"
 ) -> RowKernel | str:
-    """Build the kernel for columns `[x0, x1)` of a row of `func`, or return why there is none.
+    """Build the kernel for columns `[x0, x1)` in a row of `func`, or return why there is none.
 
     If all of `access.columns` are None, or an output's rows are not contiguous, the kernel computes whole rows, still
     from and to rings of pixels. Parameters are as in `row_kernel`; for the kernel's own see `schedules.kernels.kernel`.

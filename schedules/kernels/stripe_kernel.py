@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir.staging import NotRowwiseError
 def stripe_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "stripe_kernel"
 ) -> RowKernel | str:
-    """Build the kernel for columns `[x0, x1)` of a row of `func`, or return why there is none.
+    """Build the kernel for columns `[x0, x1)` in a row of `func`, or return why there is none.
 
     The kernel has the parameters of a row kernel with NCHW tensors, with `x{i}_plane` and `x{i}_row` (the element
     stride from one slot to the next), then `x0` and `x1` after `y`.

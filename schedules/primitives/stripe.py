@@ -246,7 +246,7 @@ def _known(name: str, stages: Sequence[Stage]) -> str:
 
 
 def _inlined(func: PrimFunc, output: str) -> PrimFunc:
-    """Inline blocks that only move data into their readers."""
+    """Inline pure data-movement blocks into the reading blocks."""
     sch: Any = s_tir.Schedule(tvm.IRModule({"main": func}))
     sch.work_on("main")
     for block in sch.get_child_blocks(sch.get_sblock("root")):

@@ -52,7 +52,7 @@ class Stage:
         return any(iv.iter_type == tirx.IterVar.CommReduce for iv in self.realize.block.iter_vars)
 
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
-        """Return the loads (of `buffer`, if given), without loads of the updated element."""
+        """Return the loads (from `buffer`, if given), without loads of the updated element."""
         store = tir.stores(self.realize.block.body)[0]
         loads = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
         return loads if buffer is None else [x for x in loads if x.source.same_as(buffer)]
@@ -212,8 +212,8 @@ def spans(
 ) -> dict[Group, Span]:
     """Compute the slices every group computes per iteration, if the last group computes `step` slices.
 
-    A rolled group computes only new slices, as many as the readers advance by; any other group recomputes everything
-    they read.
+    A rolled group computes only new slices, as many as the readers advance by; any other group recomputes all slices
+    read.
     """
     by_group: dict[Group, Span] = {}
     for group in reversed(groups):

@@ -1,6 +1,6 @@
 """`ChannelTable`: the initial sums of a layer's channels and their requantization, as int32 words in flash.
 
-A table has one of three layouts. `[...]` is one word; a channel has one bias for every set of valid taps of a window.
+A table has one of three layouts. `[...]` is a word; a channel has a bias for every set of valid window taps.
 
 - compact: `[f]`, then by channel `[m][256 bias + e - 1]...`. The addend of the short form is `f << (e - 1)` with
   `f = 2 zo + 1`, that of the form that rounds once has `f = 1`. Biases have 24 bits;
@@ -40,8 +40,9 @@ class ChannelTable:
     def __init__(
         self, requantize: Requantize, biases: np.ndarray, may_share: bool = False, compact: bool = True
     ) -> None:
-        """`biases` is int32 [sets of valid taps, channels]; `may_share` allows the layout of channels that are alike, `compact`
-        the compact one."""
+        """Fill the table. `biases` is int32 [sets of valid taps, channels]; `may_share` allows a shared layout for
+        equal channels, `compact` the compact layout.
+        """
         q, table = requantize, requantize.table
         shifts = _right_shifts(q)
         if may_share and len(table) >= _SHARING and bool((table == table[0]).all()):
@@ -63,7 +64,7 @@ class ChannelTable:
             self._factor = k.let(table[i32(0)], "f")
 
     def bias(self, k: Builder, channel: Value, which: Value) -> Value:
-        """Bind and return the bias of a channel for the set `which` of valid taps."""
+        """Bind and return a channel's bias for the valid taps in set `which`."""
         word = self._table[channel * self.width + (self.head + self._fixed) + which]
         return k.let(tirx.shift_right(word, i32(_SHIFT_BITS)) if self.layout is Layout.COMPACT else word, "start")
 

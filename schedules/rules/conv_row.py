@@ -1,4 +1,4 @@
-"""Common structure of the convolution row kernels: blocking of pixels and channels, edges, bias, requantization.
+"""Common structure of the convolution row kernels: pixel and channel blocks, edges, bias, requantization.
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
 blocks of output channels the inner loop, so the packed weights are read in order. A multi-row kernel

@@ -36,7 +36,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 class _LaneOutputs(OpaqueLoops):
-    """Output channels in groups of four: a table of vectors `[m][shift][biases...]` for each four channels."""
+    """Output channels in groups of four: a table with vectors `[m][shift][biases...]` for each four channels."""
 
     def pack_table(self) -> np.ndarray:
         biases = self.biases()
@@ -53,7 +53,7 @@ class _LaneOutputs(OpaqueLoops):
         return folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point).reshape(-1, conv.outputs)
 
     def block_words(self, channel: Value, j: int) -> Value:
-        """Index in the table of the entry of the four channels from `channel + j` on."""
+        """Index the table entry for the four channels from `channel + j` on."""
         first = channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))
         return first * self.words + (j // LANES * self.words + self.head)
 

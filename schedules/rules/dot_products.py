@@ -109,7 +109,7 @@ class DotProduct:
 
 
 def _vectors(dot: DotProduct) -> list[Stmt]:
-    """Write the sum with MVE: of plain bytes, or of values widened with the constant added."""
+    """Write the sum with MVE: over plain bytes, or over values widened with the constant added."""
     stmts: list[Stmt] = []
     done = 0
     for lanes in _LANES if dot.plain else _LANES[1:]:

@@ -32,7 +32,7 @@ STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """An add, sub or mul of two activations of equal shape and type."""
+    """An add, sub or mul on two activations with equal shape and type."""
 
     kind: str
     row_elements: int
@@ -166,7 +166,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
 
 
 def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
-    """Build the kernel for the product of two activations, with the short form of requantization."""
+    """Build the kernel for the product of two activations, with the short requantization."""
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
     row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
     m, addend, shift, zero, other = (row.number(0, i) for i in range(5))

@@ -124,7 +124,7 @@ def _variable(param: Param) -> Var:
 
 
 class KernelBuilder(Builder):
-    """Builder of a row kernel with the parameters of `schedules.kernels.kernel`.
+    """Builder for a row kernel with the parameters in `schedules.kernels.kernel`.
 
     `inputs[i]` are the variables `(pointer, slot, height)`, with `row_table` `(pointer, rows)`; `constants` and
     `outputs` are pointers.

@@ -24,7 +24,9 @@ _INFINITY = 0x7F800000  # its bits
 
 
 class _Max(Pooling):
-    """One channel at a time. The sum of the taps tells whether one may be NaN; then all are taken again, with care."""
+    """A channel at a time. The sum of the taps tells whether a tap may be NaN; then all taps are taken again, with
+    care.
+    """
 
     careful = False
 
@@ -61,7 +63,7 @@ class _Max(Pooling):
 
 
 class _VectorMax(Pooling):
-    """Four channels at a time. Maxima leave NaN out; the largest bits without their signs tell of one."""
+    """Four channels at a time. Maxima leave NaN out; the largest bits without signs reveal a NaN."""
 
     lanes, overlaps = LANES, True
 

@@ -205,7 +205,7 @@ def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, star
 
 
 def row_test(g: Sliding, tap: int, r0: Value, r1: Value) -> Value | None:
-    """Return the condition that kernel row `tap` is no padding; None if it is padding for no output row."""
+    """Return the condition for kernel row `tap` being no padding; None if the row is padding for no output row."""
     tests = []
     if any(r[0] > tap for r in g.rows):
         tests.append(tirx.LE(r0, i32(tap)))

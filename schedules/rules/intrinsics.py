@@ -39,7 +39,7 @@ def _ror8(value: Value) -> Value:
 
 
 def pointee(address: Value) -> tuple[Value, Value]:
-    """Return buffer and index of `address_of(buffer[index])`."""
+    """Return buffer and index from `address_of(buffer[index])`."""
     load = address.args[0]
     assert isinstance(load, TensorLoad)
     return load.source, load.indices[0]

@@ -27,7 +27,9 @@ _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "float32": 4}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of `bytes` bytes in every block of an output row, copied from byte `start` in that block of an input's row."""
+    """A run with `bytes` bytes in every block of an output row, copied from byte `start` in that block of an input's
+    row.
+    """
 
     source: int  # input; -1: no input, `fill` in every byte
     start: int
@@ -170,8 +172,7 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """List the variants for operators that only copy (`Move`): by vectors with 16 or 8 bytes, if the core has them,
-    then by words.
+    """List the variants for pure copies (`Move`): by vectors with 16 or 8 bytes, if the core has them, then by words.
 
     There are none if runs are not aligned to words.
     """

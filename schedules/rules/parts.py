@@ -90,7 +90,7 @@ def gathered_bytes(conv: QuantizedConv, pixels: int) -> int:
 
 
 def _pitch(g: Sliding, pixels: int) -> int:
-    """Return the bytes of a row in the gathered windows of `pixels` neighbouring pixels."""
+    """Return the bytes per row in the gathered windows for `pixels` neighbouring pixels."""
     return ((min(pixels, g.out_width) - 1) * g.strides[1] + g.kernel[1]) * g.channels
 
 
@@ -111,7 +111,7 @@ class Gather:
         return [i32(r * self.pitch) for r in range(self.g.kernel[0])]
 
     def fill(self, group: Columns, x: Value, pixels: int, r0: Value, r1: Value) -> None:
-        """Emits the copies of the windows of `pixels` output pixels from column `x` on."""
+        """Emit the copies of the windows for `pixels` output pixels from column `x` on."""
         k, g = self.k, self.g
         span = (pixels - 1) * g.strides[1] + group.k1 - group.k0
         column = x * g.strides[1] - g.padding[1] + group.k0

@@ -68,7 +68,7 @@ class _Sum(Scalar):
 
     @abstractmethod
     def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
-        """Emits the addition of `pixels` pixels to the sums of `lanes` channels from `channel` on."""
+        """Emit the addition of `pixels` pixels to the sums for `lanes` channels from `channel` on."""
 
 
 class _Words(_Sum):

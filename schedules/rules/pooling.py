@@ -1,4 +1,4 @@
-"""Row kernels of max and average pools and of means over rows and columns.
+"""Row kernels for max and average pools and for means over rows and columns.
 
 Columns are split into edges and interior as in convolutions. Scalar cores take one channel at a time, DSP cores four
 (`smax8` or pairs of halfword sums), MVE cores sixteen (max) or eight (average). An average divides by its number of
@@ -387,7 +387,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def served(pool: Pool, forms: Sequence[tuple[str, type[Pooling]]]) -> list[Variant]:
-    """List the variants among those forms, each with a name, that can do a pool's number of channels."""
+    """List the variants among these forms, each with a name, for a pool's number of channels."""
     channels = pool.window.channels
     able = [(n, f) for n, f in forms if channels % f.lanes == 0 or (f.overlaps and channels > f.lanes)]
     return [Variant(name, lambda form=form: form(pool).build()) for name, form in able]

@@ -1,4 +1,4 @@
-"""Row kernels of softmax along the last axis, in TFLite's fixed-point arithmetic with a table of exponentials.
+"""Row kernels for softmax along the last axis, in TFLite's fixed-point arithmetic with a table of exponentials.
 
 A row of classes takes three passes: its maximum, the sum of `exps[max - x]` in Q12.19, and `exps[max - x]` times the
 sum's reciprocal. The lowered operator has the 256 exponentials (Q0.31) as its constant; the reciprocal takes three

@@ -106,7 +106,7 @@ def pointer_var(name: str, dtype: str) -> Var:
 
 
 def flat_buffer(name: str, size: int, dtype: str) -> Buffer:
-    """Make a buffer of `size` elements; like `scalar`, in place of `tirx.decl_buffer`."""
+    """Make a buffer with `size` elements; like `scalar`, in place of `tirx.decl_buffer`."""
     return _BUFFER(name, _flat(size, dtype), None)
 
 

@@ -1,4 +1,4 @@
-"""Flattening of multi-dimensional buffers to pointers: the addressing of ring buffers and scratch in a row kernel.
+"""Flattening multi-dimensional buffers to pointers: the addressing of ring buffers and scratch in a row kernel.
 
 Row r of a tensor lies at slot `r % height` in storage. A kernel call gets the slot of the window's first row, so the
 window's row j is at slot `slot + j`, less `height` past the ring's end: a comparison, no remainder. Padding rows have
@@ -28,7 +28,7 @@ Indexer = Callable[[Sequence[Expr]], Expr]
 
 @dataclass(frozen=True)
 class Pointer:
-    """A pointer parameter, its flat buffer, and the function from a tensor's indices to the index in that buffer."""
+    """A pointer parameter, the flat buffer, and the function from a tensor's indices to the buffer's index."""
 
     handle: Var
     buffer: Buffer

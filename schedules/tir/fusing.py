@@ -20,7 +20,7 @@ def fuse_loops(stmt: Stmt) -> Stmt:
 
 
 def _fused(outer: Any) -> Any:
-    """Merge the loop with the loop that is the whole body; return the loop unchanged if they do not fuse."""
+    """Merge the loop with the loop that is the whole body; return the loop unchanged if fusion is impossible."""
     inner = outer.body
     if not _plain(outer) or not isinstance(inner, tirx.For) or not _plain(inner):
         return outer

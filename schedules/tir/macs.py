@@ -103,7 +103,7 @@ def _once(condition: Any) -> Loop:
 
 
 def _iterations(loops: list[Loop]) -> int:
-    """Count the runs of a loop nest's body: the product over groups of loops with mutually dependent bounds."""
+    """Count the runs of a loop nest's body: the product over loop groups with mutually dependent bounds."""
     groups: list[list[Loop]] = []
     for loop in loops:
         linked = [g for g in groups if any(tir.uses(loop[1], v) or tir.uses(loop[2], v) for v, _, _ in g)]

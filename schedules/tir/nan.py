@@ -40,7 +40,7 @@ def keep_nan(func: PrimFunc) -> PrimFunc:
 
 
 def keep_nan_in_vectors(func: PrimFunc) -> PrimFunc:
-    """`func` with forms of maxima, minima and comparisons of float32 that are right of NaN on cores with MVE.
+    """Rewrite float32 maxima, minima and comparisons in `func` into forms that handle NaN on cores with MVE.
 
     LLVM 22 takes `not a < b` for `a >= b` there, so that a vector of floats is never told to be NaN, and choices that it
     turns around lose it. Bits tell NaN, and what is compared is behind a fence, which keeps loops from being vectorized.

@@ -1,4 +1,4 @@
-"""32-bit loop variables and indices for functions on 64-bit integers: `x[i] + 1` keeps its width, `i` loses it.
+"""32-bit loop variables and indices for functions on 64-bit integers: `x[i] + 1` keeps the width, `i` loses it.
 
     before: for i: T.int64(10): out[i] = x[i] + i             after: for i: 10: out[i] = x[i] + Cast("int64", i)
 

@@ -1,1 +1,1 @@
-"""Kernel tuning: choice among variants by counts of instructions, and MetaSchedule for kernels of the host."""
+"""Kernel tuning: choice among variants by instruction counts, and MetaSchedule for the host's kernels."""

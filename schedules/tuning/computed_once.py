@@ -1,5 +1,4 @@
-"""Operations that compilers compute once: repeated in a statement, or, for floats, moved before a loop they do not
-change in.
+"""Operations compilers compute once: repeated in a statement, or, for floats, moved before a loop without changes.
 
 Expressions repeat shared parts, and without an FPU an operation takes dozens of instructions. Integers are not moved
 before loops: the kernels' own code does that, and indices count nothing.

@@ -8,13 +8,13 @@ from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 
 
 class Counters:
-    """Counters of instructions and of traffic, by target."""
+    """Counters for instructions and traffic, by target."""
 
     def __init__(self) -> None:
         self._made: list[tuple[KernelTarget, PlanCounter, TrafficCounter]] = []
 
     def of(self, target: KernelTarget) -> tuple[PlanCounter, TrafficCounter]:
-        """Return the counter of instructions and cycles, and the counter of accesses to memories and flash."""
+        """Return the counter for instructions and cycles, and the counter for accesses to memories and flash."""
         for known, work, traffic in self._made:
             if known == target:
                 return work, traffic

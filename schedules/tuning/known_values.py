@@ -48,7 +48,7 @@ _ARITHMETIC = _of_arithmetic()
 
 @dataclass(frozen=True)
 class Values:
-    """Converter of expressions to functions of known values.
+    """Converter from expressions to functions of known values.
 
     `registers` are hashes of local buffers, whose elements an `Env` holds; `memory` gives all other buffers' elements.
     """

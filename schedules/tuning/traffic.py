@@ -253,7 +253,7 @@ def _is_pointer(value: Any) -> bool:
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes of an element, or of a vector's lanes."""
+    """Return an element's bytes, or the bytes in a vector's lanes."""
     scalar, _, lanes = dtype.partition("x")
     return ITEM_BYTES.get(scalar, 4) * int(lanes or 1)
 

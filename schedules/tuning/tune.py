@@ -113,7 +113,7 @@ def _row(options: Options) -> dict[str, list[int]]:
 
 
 def device(target: KernelTarget) -> str:
-    """Return the key of counts in the database: names of core and back end."""
+    """Return the key for counts in the database: names of core and back end."""
     return f"{target.name} {target.backend}"
 
 

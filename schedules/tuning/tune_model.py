@@ -1,4 +1,4 @@
-"""Learned cost model of kernel variants: corrects the analytic estimate of instructions, to rank candidates.
+"""Learned cost model for kernel variants: corrects the analytic instruction estimate, to rank candidates.
 
 As in `cost.learned`, gradient-boosted trees predict the logarithm of counted over analytic instructions, here from the
 operator's features, the variant's name and the analytic estimate. Without xgboost, or with fewer than `LEAST` counts,
@@ -84,7 +84,7 @@ class CountModel:
         self.trees = xgboost.train(settings, data, num_boost_round=120)
 
     def predict(self, key: str, variants: Sequence[str], analytic: Sequence[KernelCost]) -> list[float]:
-        """Estimate the instructions of each variant of a shape."""
+        """Estimate the instructions for each variant of a shape."""
         if self.trees is None or not variants:
             return [a.instructions for a in analytic]
         head = self._shape(key)

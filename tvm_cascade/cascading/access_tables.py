@@ -150,8 +150,8 @@ class AccessTables:
     def writers(self, root: int) -> tuple[int, ...]:
         """Return the operators and sources that write a root.
 
-        These are one operator, or one per part of a join; a streamed input's source; none for a graph input in memory
-        from the start.
+        These are an operator, or one per join part; a streamed input's source; none for a graph input in memory from
+        the start.
         """
         return (self.source(root),) if root in self.streamed else self._writers[root]
 
@@ -229,7 +229,7 @@ class AccessTables:
 
     @cached_property
     def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the bytes of a row for each tensor, and of a pixel for each."""
+        """Return each tensor's bytes per row, and per pixel."""
         every = range(len(self.graph.tensors))
         rows = tuple(self.tensor_bytes[t] // max(self.units(t, ROW), 1) for t in every)
         return rows, tuple(self.tensor_bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
@@ -328,7 +328,7 @@ class AccessTables:
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
     def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
-        """Make the table of input i of `op`, read whole in each of `count` steps."""
+        """Make the table for input i of `op`, read whole in each of `count` steps."""
         root = self.roots[op.inputs[i]].tensor
         every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)
@@ -346,7 +346,7 @@ class AccessTables:
         return alike and root.byte_offset == 0 and forms[0] == forms[1]
 
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
-        """Make the table of input i of `op`, read through a window for every tile of `grid`."""
+        """Make the table for input i of `op`, read through a window for every tile of `grid`."""
         window = op.windows[i] if i < len(op.windows) else None
         if window is None or (tile.by_pixels and window.stride == 0):  # kernels read it by rows, not around a ring
             return self._whole(op, i, len(grid.y0), tile)

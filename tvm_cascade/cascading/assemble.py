@@ -107,7 +107,7 @@ def assemble(
 
 
 def simple_arena(costs: SegmentCosts, layout: Layout) -> Allocation:
-    """Allocate the arena of a layout by heuristics alone, without the rest of a plan."""
+    """Allocate a layout's arena by heuristics alone, without the rest of a plan."""
     problem, _ = _problem(costs, layout, storages_of(costs, layout))
     return _laid_out(problem, optimise=False, options=None)
 
@@ -163,7 +163,7 @@ def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upp
 
 
 def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
-    """Return the storage of any tensor; a view or part of a join lies in the root's storage."""
+    """Return any tensor's storage; a view or join part lies in the root's storage."""
     root = tables.roots[tensor]
     owner = owners[root.tensor]
     if root.tensor == tensor:

@@ -149,7 +149,7 @@ def _smallest_step(graph: Graph, options: PlanOptions) -> int:
 
 
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
-    """Compute the bytes of scratch for an output row of `block` in `groups` groups."""
+    """Compute the scratch bytes for an output row of `block` in `groups` groups."""
     merged = in_groups(graph, {block: groups})
     return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 

@@ -69,7 +69,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int 
 
 
 def _ascending(needs: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the needs of `ends` (ascending), each with the end, in ascending order, without needs of `_NEVER`."""
+    """Yield the needs at `ends` (ascending), each with the end, in ascending order, without needs of `_NEVER`."""
     by_need = np.argsort(needs, kind="stable")
     by_need = by_need[: np.searchsorted(needs[by_need], _NEVER)]
     return zip(needs[by_need].tolist(), ends[by_need].tolist(), strict=True)

@@ -127,7 +127,7 @@ class _Walk:
         return smaller(plan, striped)
 
     def _within_in_one_stripe(self, narrower: Plan, wider: Plan) -> bool:
-        """Return False if stripes of any width exceed the limit, by plans with stripes of two widths.
+        """Return False if stripes exceed the limit in any width, judged by plans with two stripe widths.
 
         The stripes' extra instructions fall in proportion to the number of stripes, and the rest stays.
         """

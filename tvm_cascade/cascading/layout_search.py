@@ -191,7 +191,7 @@ class Search:
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """Compute the costs of [i, j) in stripes of each width and number of halo tensors, least work first.
+        """Compute the costs of [i, j) for each stripe width and number of halo tensors, least work first.
 
         A streamed input is delivered once for every stripe, so such segments are striped only if recompute is allowed.
         """
@@ -208,7 +208,7 @@ class Search:
 
     @cached_method
     def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
-        """Return the interleaving of [i, j) within `cap` bytes with least work, the coarsest of equals.
+        """Return the interleaving of [i, j) within `cap` bytes with least work; among equals the coarsest.
 
         Returns None if none fits.
         """
@@ -312,7 +312,7 @@ class Search:
 
     @cached_property
     def _without_recompute(self) -> NDArray[np.int64]:
-        """Lower bounds of the bytes of every segment without recompute."""
+        """Return lower bounds on every segment's bytes without recompute."""
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     @cached_method

@@ -44,7 +44,7 @@ class LowerBounds:
 
     @property
     def halo_stripes(self) -> Table:
-        """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
+        """Return bounds for segments in stripes without recompute: every tensor's halo columns are stored."""
         return self.of_order.halo_stripes
 
     @property
@@ -56,7 +56,7 @@ class LowerBounds:
 
     @cached_property
     def coarsest(self) -> Table:
-        """Bounds of segments in the coarsest of `tiles`.
+        """Return bounds for segments in the coarsest tile.
 
         A pixel tile with too much scratch is replaced by a finer tile, so for pixels the finest tile is assumed.
         """

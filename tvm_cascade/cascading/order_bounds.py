@@ -26,7 +26,7 @@ class RingBounds:
 
     @cached_method
     def plain(self, tile: Tile) -> list[int]:
-        """Compute the fewest bytes of every ring in steps of `tile`."""
+        """Compute the fewest bytes for every ring in steps of `tile`."""
         return [self._plain(root.tensor, tile) if root.tensor == t else 0 for t, root in enumerate(self.tables.roots)]
 
     def _plain(self, tensor: int, tile: Tile) -> int:
@@ -77,7 +77,7 @@ class RingBounds:
 class OrderBounds:
     """Lower bounds on the bytes of an order's segments, as tables indexed [i, j].
 
-    `born` and `last` are, by root, the positions of birth and of last use, as in `SegmentCosts`.
+    `born` and `last` are the positions of birth and last use by root, as in `SegmentCosts`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class OrderBounds:
 
     @cached_property
     def halo_stripes(self) -> Table:
-        """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
+        """Return bounds for segments in stripes without recompute: every tensor's halo columns are stored."""
         return self._in_stripes(self.rings.in_stripes(kept=True))
 
     def _in_stripes(self, rings: Sequence[int]) -> Table:
@@ -148,7 +148,7 @@ class OrderBounds:
 
     @cached_method
     def _counters(self, tile: Tile) -> Table:
-        """Compute the bytes of the driver's step counters in each segment with steps of `tile`, without sources."""
+        """Compute the step counters' bytes in each segment with steps of `tile`, without sources."""
         widths = self.tables.counter_widths(tile)
         wide = np.array([widths.get(o, 0) for o in self.order], np.int64)  # views have none
         working = np.cumsum([0, *(wide > 0)])

@@ -103,7 +103,7 @@ def best_order(
 
 
 def _lower_bounds(tables: AccessTables, sets: Sequence[int], rings: Sequence[int]) -> NDArray[np.int64]:
-    """Compute lower bounds of a segment's bytes, by the indices of the sets before and after.
+    """Compute lower bounds on a segment's bytes, by the indices of the sets before and after.
 
     The bytes are live before, or after together with the rings inside; `INFEASIBLE` if the second set does not hold the
     first.

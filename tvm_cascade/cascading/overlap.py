@@ -154,9 +154,7 @@ class Overlaps:
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:
-        """Test whether `in_place` is on and two tensors have the same layout, so one may overwrite the other by
-        elements.
-        """
+        """Test whether `in_place` is on and two tensors have the same layout, so elements may be overwritten in place."""
         one, other = self.tables.graph.tensors[x], self.tables.graph.tensors[y]
         if x in self.tables.streamed and not outermost(one):
             return False  # x interleaves its planes row by row, y stores one plane after the other
@@ -196,7 +194,7 @@ class Overlaps:
 
     @cached_method
     def _asked(self, op: int, maker: int, tile: Tile, plain: frozenset[int]) -> Units:
-        """Return the steps of `maker` done, by the number of steps `op` has done."""
+        """Return the steps `maker` has done, by the number of steps `op` has done."""
         sums = [o not in plain and self._accumulates(o) for o in (op, maker)]
         waits = self.tables.waits(op, maker, tile, *sums)
         return np.append(0, np.maximum.accumulate(waits))

@@ -93,7 +93,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """A plan's part of a memory: addresses `[start, start + bytes)` of the plan."""
+    """A plan's part of a memory: addresses `[start, start + bytes)` in the plan."""
 
     ram: Ram
     start: int
@@ -107,7 +107,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A complete memory plan of a graph: segments in execution order, tensor storage, addresses of all blocks.
+    """A graph's complete memory plan: segments in execution order, tensor storage, all block addresses.
 
     In a plan's addresses a machine's memories follow one another, each from `MemoryUse.start` on, with gaps between. A
     plan without named memories has a single memory, the arena, from address 0 on: an address is an offset in the arena.
@@ -134,7 +134,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Return the bytes of all memories: all RAM of the network but the stack."""
+        """Return the bytes of all memories: all the network's RAM but the stack."""
         return sum(use.bytes for use in self.placed) if self.placed else self.allocation.peak
 
     @property

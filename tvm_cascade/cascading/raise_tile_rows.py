@@ -129,7 +129,7 @@ class _RaiseTileRows:
     def _take_apart(self, k: int, segment: Segment) -> None:
         """Move the last operators of segment k into separate segments, as many as fit.
 
-        An operator that runs alone needs no ring, so that the tiles may be as high as the map.
+        An operator alone needs no ring, so the tiles may be as high as the map.
         """
         ops = segment.ops
         working = [o for o in ops if not self.graph.ops[o].view]

@@ -1,4 +1,4 @@
-"""Sizes of rolling buffers (rows or pixels of a tensor that must be stored), without simulating whole segments.
+"""Sizes of rolling buffers (the rows or pixels to store), without simulating whole segments.
 
 The order in which a tensor's rows are written and read depends on nothing upstream of the producer, and on nothing
 downstream of the readers' common post-dominator, since all demand passes through that operator. So a ring's size is a
@@ -77,7 +77,9 @@ class RingSizes:
         return tuple(dominators)
 
     def _meet(self, dominators: Sequence[int], operators: Sequence[int]) -> int:
-        """Find the nearest common post-dominator of `operators`, maybe among them; the number of operators for the end."""
+        """Find the nearest common post-dominator of `operators`, maybe among them; the operator count stands for the
+        end.
+        """
         meeting = operators[0]
         for other in operators[1:]:
             while meeting != other:

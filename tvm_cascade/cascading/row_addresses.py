@@ -234,7 +234,7 @@ class _Blocks:
         return t
 
     def row(self, t: int, r: int) -> str:
-        """Return the name of the buffer for row r of tensor t."""
+        """Return the buffer name for row r of tensor t."""
         return f"tensor {self._first(t)} row {r}"
 
     def _add(self, name: str, size: int, lower: int, upper: int, alignment: int | None = None) -> None:
@@ -267,7 +267,7 @@ class _Blocks:
             self._add(self.row(t, r), size, low, high, unit)
 
     def _life(self, t: int) -> tuple[list[int], list[int]]:
-        """Return the first step of every row of a tensor, and the step behind the last."""
+        """Return the first step for every row of a tensor, and the step behind the last."""
         parts = self.rows[t]
         return parts[0].lower.tolist(), parts[-1].upper.tolist()
 

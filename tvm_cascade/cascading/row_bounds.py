@@ -20,7 +20,7 @@ from tvm_cascade.graph import ROW
 
 
 class RowBounds:
-    """Bounds of all segments [i, j) of one execution order."""
+    """Bounds for all segments [i, j) in an execution order."""
 
     def __init__(self, costs: SegmentCosts) -> None:
         self.costs, self.tables = costs, costs.tables
@@ -31,7 +31,7 @@ class RowBounds:
 
     @cached_method
     def up_to(self, end: int) -> list[int]:
-        """Return by i a lower bound, in bytes, of `needed` of segment [i, end)."""
+        """Return by i a lower bound, in bytes, on `needed` for segment [i, end)."""
         found = [0] * end
         walk = _Walk(self, end, 1, ())
         for i in range(end - 1, -1, -1):
@@ -47,12 +47,12 @@ class RowBounds:
         return found
 
     def at(self, i: int) -> list[int]:
-        """Return the operator at position `i` and the sources that run with it; none for a view."""
+        """Return the operator at position `i` and the sources run with the operator; none for a view."""
         o = self.costs.order[i]
         return [] if self.tables.graph.ops[o].view else [o, *self._sources.get(i, ())]
 
     def waits(self, reader: int, maker: int, sums: bool, maker_sums: bool) -> Units:
-        """Return by steps of `reader` done how many steps of `maker` they waited for."""
+        """Return, by `reader`'s steps done, how many `maker` steps they waited for."""
         key = reader, maker, sums, maker_sums
         if key not in self._waits:
             waits = self.tables.waits(reader, maker, ROW, sums, maker_sums)
@@ -61,7 +61,7 @@ class RowBounds:
 
 
 class _Walk:
-    """The members of [first, end) at the end of each round; index 0 is before the first one."""
+    """The members in [first, end) at the end of each round; index 0 is before the first round."""
 
     def __init__(self, bounds: RowBounds, end: int, rounds: int, accumulating: Sequence[int]) -> None:
         self.bounds, self.costs, self.tables = bounds, bounds.costs, bounds.tables

@@ -133,7 +133,7 @@ class RowLives:
         return Lives(t, size, lower.min(initial=end, keepdims=True), upper.max(initial=0, keepdims=True), False)
 
     def _written_over(self, cascade: Cascade, at: dict[int, Units], found: list[Lives]) -> tuple[Lives, ...]:
-        """Return the lives with rows of element-wise operators in place of the dying input rows."""
+        """Return the lives with element-wise operators' rows in place of the dying input rows."""
         by_tensor = {lives.tensor: lives for lives in found}
         graph, taken = self.tables.graph, set[int]()
         for o in cascade.members:

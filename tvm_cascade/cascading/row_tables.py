@@ -57,7 +57,7 @@ class OperatorScratch:
 
     @cached_method
     def _of(self, op: int, interleaving: Interleaving, units: tuple[int, ...]) -> int:
-        """Return the bytes of an operator's scratch with `units` of each input's root held; 0: whole."""
+        """Return an operator's scratch bytes with `units` held of each input's root; 0: whole."""
         node, tile, roots = self.tables.graph.ops[op], interleaving.tile, self._roots[op]
         if interleaving.striped and node.kernels.channel_tiling is not None:
             return 0
@@ -100,7 +100,7 @@ def ring_slots(storage: Storage) -> int:
 
 
 def longest_run(graph: Graph, op: Op, k: int, pixels: int, slots: int) -> int:
-    """Compute the pixels of input k's longest run that wraps in a ring of `slots` pixels; 0 for none."""
+    """Compute the pixels in input k's longest run that wraps in a ring with `slots` pixels; 0 for none."""
     rows, columns, into, out = op.windows[k], op.columns[k], graph.tensors[op.inputs[k]], graph.tensors[op.outputs[0]]
     if not slots or rows is None or columns is None:
         return 0

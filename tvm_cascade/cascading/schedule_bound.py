@@ -262,7 +262,7 @@ class _Pebbles:
         return tensor in self.tables.leaves and tensor not in self.tables.parts
 
     def _seen_from(self, tensor: int, edge: _Edge) -> _Bytes:
-        """Compute `above` of a node with a reader, from `above` of the reader's output."""
+        """Compute a read node's `above` from the `above` of the reader's output."""
         node, maker = self.nodes[tensor], self.nodes[self._writes(edge.reader)]
         if tensor not in maker.beside:
             maker.beside = self._beside(maker)
@@ -279,7 +279,7 @@ class _Pebbles:
         return np.maximum(together, np.minimum.accumulate(others + size * alive)[allowed])
 
     def _beside(self, maker: _Node) -> dict[int, _Bytes]:
-        """Compute, for each child of a node, the other children's least bytes, by count of the node."""
+        """Compute, for each child of a node, the other children's least bytes, by the node's count."""
         own = [self._least(t) for t in maker.children]
         none = np.zeros(maker.pixels + 1)
         before, after = [none, *accumulate(own)], [none, *accumulate(reversed(own))][::-1]

@@ -41,7 +41,7 @@ class SegmentStructures:
         lives: tuple[Mapping[int, int], Mapping[int, int]],
         options: object,
     ) -> None:
-        """Keep the order. `lives`: for every root the positions of birth and of last use, as in `SegmentCosts`."""
+        """Keep the order. `lives`: every root's positions of birth and last use, as in `SegmentCosts`."""
         self._tables, self._order, self._lives = tables, order, lives
         self._place = {op: k for k, op in enumerate(order)}
         start = number((options, tables.accumulators))
@@ -79,7 +79,7 @@ class SegmentStructures:
 
 
 def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable[Concatenate[Any, int, int, P], R]:
-    """Cache a method of `SegmentCosts` so that all segments [i, j) of one structure share results.
+    """Cache a method of `SegmentCosts` so that all segments [i, j) with equal structure share results.
 
     For methods that depend only on the structure, the further arguments and the options of `SegmentStructures`. The
     owner has these `SegmentStructures` as attribute `structures`.

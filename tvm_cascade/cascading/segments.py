@@ -43,7 +43,7 @@ def aligned(size: int, unit: int) -> int:
 class SegmentCosts:
     """Costs of an order's segments [i, j); i and j are positions in the order.
 
-    `like` holds the costs of another order of the same graph; tables independent of the order are shared.
+    `like` holds the costs for another order of the same graph; tables independent of the order are shared.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SegmentCosts:
         self.structures = self._structures(settings)
 
     def in_order(self, order: Sequence[int]) -> SegmentCosts:
-        """Return the costs of another order of the same graph; equal calls return the same object."""
+        """Return the costs for another order of the same graph; equal calls return the same object."""
         known = self._kin.get((tuple(order), self.settings))
         return SegmentCosts(self.tables, order, self.settings, self) if known is None else known
 
@@ -182,7 +182,7 @@ class SegmentCosts:
         return self.tables.counter_bytes(self.members(i, j), tile)
 
     def scratch_bytes(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """Return the largest scratch of an operator in [i, j), workspace of pixel tiles included."""
+        """Return the largest operator scratch in [i, j), pixel tiles' workspace included."""
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
@@ -249,7 +249,7 @@ class SegmentCosts:
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
-        """List the bytes of each tensor that is live when [i, j) begins, and of each accumulator inside."""
+        """List the bytes of each tensor live when [i, j) begins, and of each accumulator inside."""
         across = [self.tables.tensor_bytes[t] for t in self.across[i]]
         return [*across, *self._accumulators(i, j)]
 

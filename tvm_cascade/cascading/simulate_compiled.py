@@ -49,7 +49,9 @@ def _simulate(
 def _ragged(
     rows: Sequence[Sequence[tuple[int, bytes]]],
 ) -> tuple[ctypes.Array[c_int64], ctypes.Array[c_int64], c_void_p]:
-    """Return rows of different lengths, flattened: the index of each row's first entry, then members and their tables."""
+    """Return rows with different lengths, flattened: the index of each row's first entry, then members and their
+    tables.
+    """
     flat = [entry for row in rows for entry in row]
     return (
         _numbers([*accumulate(map(len, rows), initial=0)]),
@@ -63,5 +65,5 @@ def _numbers(values: Sequence[int]) -> ctypes.Array[c_int64]:
 
 
 def _texts(tables: Sequence[bytes]) -> c_void_p:
-    """Return pointers to tables of int64, which lie in the bytes of their owners."""
+    """Return pointers to int64 tables, which lie in their owners' bytes."""
     return ctypes.cast((c_char_p * len(tables))(*tables), c_void_p)

@@ -89,7 +89,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Striped:
-    """Costs of a segment in stripes, for one width and number of halo tensors."""
+    """Costs of a segment in stripes, for a stripe width and number of halo tensors."""
 
     interleaving: Interleaving
     bytes: int  # live bytes, every block rounded up to the alignment
@@ -257,7 +257,7 @@ class Striper:
 class _Layout:
     """Tables by stripe hold the stripes of all widths, width after width.
 
-    `starts` are the first stripes of each width, `count` is the number of all.
+    `starts` are each width's first stripes, `count` is the total number.
     """
 
     def __init__(self, starts: Table, count: int) -> None:

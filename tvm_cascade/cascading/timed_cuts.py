@@ -1,4 +1,4 @@
-"""Cuts, tile heights and memories of fewest cycles: dynamic programming over the cut positions of an execution order.
+"""Cuts, tile heights and memories with the fewest cycles: dynamic programming over an execution order's cut positions.
 
 The state of a cut is the memory of every tensor live across the cut. A segment adds the operators' cycles and, for
 every accessed byte, the cycles of the byte's memory (`Price`). Two things are relaxed: a memory has to hold live bytes,
@@ -40,7 +40,7 @@ Asked = tuple[int, int, Interleaving]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a segment: cycles of the arithmetic, and bytes read and written by block."""
+    """The price of a segment: arithmetic cycles, and bytes read and written by block."""
 
     cycles: float
     accessed: dict[str, float]  # "tensor 3" by root; "state", "scratch", "accumulator 5" of the segment
@@ -48,7 +48,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class TimedLayouts:
-    """Layouts with the fewest cycles, their cycles in memories that hold just live bytes, and a bound on every plan
+    """Layouts with the fewest cycles, their cycles if memories hold just live bytes, and a bound on every plan
     searched.
     """
 
@@ -313,7 +313,7 @@ class TimedCuts:
     def _filled(self, blocks: tuple[Block, ...], free: tuple[float, ...], left: float) -> float:
         """Compute the fewest cycles of blocks that live in one segment; inf without room.
 
-        `free`: bytes of each memory; `left`: bytes of all together.
+        `free`: bytes in each memory; `left`: bytes in all together.
         """
         if sum(b[0] for b in blocks) > left:
             return inf

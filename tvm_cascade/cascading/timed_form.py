@@ -42,7 +42,7 @@ class Form:
             yield r, min(inner, most - min(saved.get(r, 0), most))
 
     def worse(self, other: Form) -> bool:
-        """Test whether `other`, a form of the same segment, takes no more of anything."""
+        """Test whether `other`, a form for the same segment, takes no more of anything."""
         mine, its = ((*f.across, *f.made, *f.inner) for f in (self, other))
         shared, more = ({(r, w): n for r, w, n in f.over} for f in (self, other))
         least, most = ({r: (inner, n) for r, inner, n in f.shared} for f in (self, other))
@@ -62,7 +62,7 @@ def ordered(blocks: Iterable[Block]) -> list[Block]:
 def most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, int]]) -> dict[int, int]:
     """Compute, by tensor before a segment (`sizes`), the most bytes blocks share with that tensor.
 
-    `pairs` are this tensor, the bytes of a block that may share, and the length of the tensor's start that holds these.
+    `pairs` are this tensor, a block's shareable bytes, and the length of the tensor's start around these.
     """
     shares = dict[int, list[tuple[int, int]]]()
     for r, n, end in pairs:

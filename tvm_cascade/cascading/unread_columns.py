@@ -15,7 +15,7 @@ from tvm_cascade.graph import Graph, Op
 
 
 def may_leave_out_columns(graph: Graph, options: PlanOptions) -> PlanOptions:
-    """Return options that allow stripes which leave columns out at no more work; `options` itself if they suffice.
+    """Return options for stripes without unread columns at no more work; `options` itself if they suffice.
 
     A streamed input would be delivered once for every stripe, which only users who ask for more work get.
     """

@@ -159,7 +159,7 @@ def executed_macs(plan: Plan, segment: Segment, o: int) -> int:
 
 
 def _taps(window: Window, columns: range, size: int) -> int:
-    """Count the taps of output columns that lie in an input of `size` columns; computed independently of the planner."""
+    """Count the taps of output columns inside an input with `size` columns; computed independently of the planner."""
     return sum(0 <= window.first(x) + k * window.dilation < size for x in columns for k in range(window.extent))
 
 
@@ -248,7 +248,7 @@ def _tile(task: _Task, k: int) -> Area:
 
 
 def _step(memory: Memory, step: _Step) -> None:
-    """Replay one step: check the tags of the inputs, write the tags of the output."""
+    """Replay one step: check the inputs' tags, write the output's tags."""
     plan, task, op, k = memory.plan, step.task, step.task.op, step.k
     wanted, outputs = _areas(memory, step)
     scratch = _scratch(plan, step, wanted)
@@ -364,9 +364,7 @@ def _areas(memory: Memory, step: _Step) -> tuple[list[tuple[int, Area]], list[Ar
 
 
 def _columns(window: Window | None, tile: Area, size: int) -> tuple[int, int | None]:
-    """Return the columns [x0, x1) of an input (`size` columns) the columns of `tile` read, with gaps of dilated
-    windows.
-    """
+    """Return the columns [x0, x1) read by `tile` in an input with `size` columns, with gaps of dilated windows."""
     if tile.x0 == tile.x1:
         return 0, 0
     if window is None or tile.x1 is None:

@@ -129,7 +129,7 @@ class Memory:
             raise ValidationError(f"{what.format(*of)} is not in memory any more, or not yet")
 
     def block(self, name: str, size: int, kind: int) -> Bytes:
-        """Return the first `size` bytes of a block of working memory of a `kind`, without any tensor."""
+        """Return the first `size` bytes in a working-memory block of a `kind`, without any tensor."""
         start = self.offset[name] if size else 0
         return Bytes(slice(start, start + size), _WORKING - kind, start, start + size)
 
@@ -177,7 +177,7 @@ class Memory:
         return Bytes.of(at.place + places, at.tag + elements)
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
-        """Return the pixels of an area in a ring whose rows hold the columns of one stripe."""
+        """Return an area's pixels in a ring whose rows hold one stripe's columns."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):

@@ -11,7 +11,7 @@ from tvm_cascade.graph import Op
 
 
 def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Area]]) -> int:
-    """Count the bytes of row tables, and of copied kernel rows, for a step of segment s that computes some pixels.
+    """Count the bytes of row tables and copied kernel rows, for a step in segment s that computes some pixels.
 
     `reads` are the areas read by the step, as (position in the inputs, area), one for each tap along the rows. Raises
     `ValidationError` if two areas would be copied, or an area outside the scratch's memory.
@@ -36,7 +36,7 @@ def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Are
 
 
 def _wraps(plan: Plan, area: Area) -> bool:
-    """Test whether a part of one row wraps around to the begin of the enclosing ring of pixels."""
+    """Test whether a part of a row wraps around to the begin of the enclosing pixel ring."""
     slots = plan.storages[area.tensor].pixels
     first = area.y0 * plan.graph.tensors[area.tensor].columns + area.x0
     return slots > 0 and first % slots + _end(plan, area) - area.x0 > slots

@@ -70,7 +70,7 @@ def _check_names(plan: Plan, alignment: int) -> None:
 
 
 def _check_memories(plan: Plan, alignment: int) -> None:
-    """Check that memories do not overlap and keep their capacities, and that every block lies inside a memory."""
+    """Check memories for overlaps and capacities, and every block for lying inside a memory."""
     end = 0
     for use in plan.memories:
         name, most = use.ram.name or "the arena", use.ram.capacity
@@ -101,7 +101,7 @@ def _block_bytes(plan: Plan, name: str) -> int:
 
 
 def _require(plan: Plan, name: str, size: int, what: str) -> None:
-    """Check that the arena has a block `name` if its `size` is not 0."""
+    """Check for an arena block `name` unless `size` is 0."""
     if size and name not in plan.buffers:
         raise ValidationError(f"{what} has no address in the arena")
 
@@ -130,7 +130,7 @@ def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
-    """Check that a storage has at least one row or pixel, and enough bytes for the rows or pixels."""
+    """Check a storage for at least one row or pixel, and for enough bytes."""
     tensor = plan.graph.tensors[storage.tensor]
     if tensor.bytes and (storage.height < 1 or (storage.granularity is Granularity.PIXEL and storage.pixels < 1)):
         raise ValidationError(f"nothing is held of tensor {tensor.name}")
@@ -222,7 +222,7 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
 
 
 def _check_columns(plan: Plan, segment: Segment, op: Op, ranges: list[tuple[int, int]]) -> None:
-    """Check that an operator's stripes stay within the map, and that accumulating operators add every input column
+    """Check an operator's stripes for staying within the map, and that accumulating operators add every input column
     once.
     """
     if op.view:

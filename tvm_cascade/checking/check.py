@@ -1,4 +1,4 @@
-"""The check of a run against the reference of the model's file: `run --check`."""
+"""The check of a run against the model file's reference: `run --check`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Check:
 
     @property
     def _sliding(self) -> TensorSpec | None:
-        """Return the input that takes only new rows, if there is one."""
+        """Return the input for new rows only, if there is one."""
         return next((spec for spec in self._interface.inputs if spec.window), None)
 
     def _calls(self, reference: Reference, feeds: Sequence[Arrays]) -> _Calls:

@@ -25,7 +25,7 @@ Arrays = Mapping[str, np.ndarray]
 def reference_calls(
     reference: Reference, calls: Sequence[Arrays], states: Sequence[PlacedState] = ()
 ) -> list[dict[str, np.ndarray]]:
-    """Return the reference's outputs for one call after another, without the outputs that become states.
+    """Return the reference's outputs for successive calls, without the outputs that become states.
 
     Raises the reference's errors.
     """

@@ -1,4 +1,4 @@
-"""Options of the commands. Defaults, choices and ranges are defined only in the records of `request`.
+"""Options of the commands. Defaults, choices and ranges are defined only in `request`'s records.
 
 Values are parsed here and checked when the record is made, before any work.
 """

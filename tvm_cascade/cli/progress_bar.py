@@ -23,7 +23,7 @@ _SILENT = "{desc} [{elapsed}]"
 
 
 class _Bar:
-    """The bar of one command; `show` receives the progress of searches."""
+    """A command's progress bar; `show` receives searches' progress."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -19,7 +19,7 @@ from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class OpFeatures:
-    """Features of an operator for cost models, independent of name and position in the network."""
+    """An operator's features for cost models, independent of name and position in the network."""
 
     kind: str  # as `graph.Op.kind`
     macs: int = 0  # multiply-accumulates
@@ -44,7 +44,7 @@ class OpFeatures:
 
 @dataclass(frozen=True, slots=True)
 class OpBound:
-    """Lower bounds, in milliseconds, on an operator's contribution to any stage that holds it.
+    """Lower bounds, in milliseconds, on an operator's contribution to any stage around.
 
     A stage never costs less than the sum of `works[k]` over the operators, for each resource k, nor less than the sum
     of `span` along any path. A stage with a single group never costs less than the sum of `alone`; with several groups

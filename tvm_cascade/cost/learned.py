@@ -117,7 +117,7 @@ class LearnedCost(RecordedCost):
         return self._guesses[key]
 
     def _analytic(self, strategy: str, groups: Groups) -> float:
-        """Return the analytic cost in ms. For a merged stage, return the sum over its parts; the trees correct it."""
+        """Return the analytic cost in ms, for a merged stage the sum over the parts, to be corrected by the trees."""
         return max(self.analytic.stage_ms(groups), 1e-6)
 
 

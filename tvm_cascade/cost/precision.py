@@ -1,4 +1,4 @@
-"""Precisions of staged programs: the storage of tensors between kernels, and the factors of products (rfc/0020)."""
+"""Precisions for staged programs: tensor storage between kernels, and the factors of products (rfc/0020)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FP32, FP16, BF16, TF32 = "fp32", "fp16", "bf16", "tf32"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """An entry of `PRECISIONS`. Kernels always compute in float32, and sums of products are float32."""
+    """An entry in `PRECISIONS`. Kernels always compute in float32, and products are summed in float32."""
 
     name: str  # as `--precision` takes it
     stored: str  # type of tensors between kernels, and of the weights of products

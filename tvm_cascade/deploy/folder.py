@@ -119,7 +119,7 @@ def emission_of(request: SearchRequest, threads: int) -> Emission:
 
 
 def _architecture(request: SearchRequest) -> str:
-    """Return the architecture of a target, else of the described device, else of this machine's GPU."""
+    """Return a target's architecture, else the described device's, else this machine's GPU's."""
     known = find_device(request.device, "cuda").arch if request.device else ""
     if "-arch=" in request.target or not known:
         here = with_architecture(request.target, request.gpu) if tvm.cuda(request.gpu).exist else request.target

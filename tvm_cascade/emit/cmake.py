@@ -1,4 +1,4 @@
-"""Compiler options of a compiled folder, and the CMake text of a network's library."""
+"""Compiler options for a compiled folder, and the CMake text for a network's library."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def print_c(mod: tvm.IRModule) -> str:
 
 
 def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
-    """Print one function, which calls no other, as C. The cache ignores the function's name in this network."""
+    """Print one function, without calls to others, as C. The cache ignores the function's name in this network."""
     unnamed = func.with_attr("global_symbol", _ANY_NAME)
 
     def printed() -> str:

@@ -92,7 +92,7 @@ def _arrays(c: CInterface, mark: str) -> list[str]:
 
 
 def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
-    """Define the function that tells if a run may begin, and the function that sets an arena behind a pointer."""
+    """Define a function to test if a run may begin, and a function to set an arena behind a pointer."""
     lines = {key: "".join(f"{line}\n" for line in blocks[key]) for key in ("refuse_if_any_runs", "refuse_if_it_runs")}
     if not c.interface.memories:
         lines["forget_states"] = f"    {c.name}_has_state = 0u;\n" if c.interface.states else ""

@@ -1,7 +1,7 @@
 """Export a compiled folder as a package for another build system, such as a Zephyr module or an Arduino library.
 
-A package holds the networks (headers, sources, weights, compiled kernels if any) and an example that calls them. The
-kinds are modules in `micro.packages`.
+A package holds the networks (headers, sources, weights, compiled kernels if any) and an example for calling the
+networks. The kinds are modules in `micro.packages`.
 """
 
 from __future__ import annotations

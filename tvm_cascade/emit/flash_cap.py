@@ -17,7 +17,7 @@ _NAMED = 3  # layers that a message names
 
 
 class FlashExceededError(InfeasibleError):
-    """An image that needs more flash than a cap, or than its board has.
+    """An image with more flash than a cap allows, or than the board has.
 
     Attributes
     ----------
@@ -54,6 +54,6 @@ class FlashExceededError(InfeasibleError):
 
 
 def require_flash(needed: int, cap: int | None, constants: int, ops: Sequence[Op]) -> None:
-    """Raise `FlashExceededError` for an image of `needed` bytes of flash above the cap (None: no cap)."""
+    """Raise `FlashExceededError` for an image with `needed` bytes in flash above the cap (None: no cap)."""
     if cap is not None and needed > cap:
         raise FlashExceededError(needed, cap, constants, ops)

@@ -60,7 +60,8 @@ class _Table:
 def write_front_end(asked: FrontEndRequest, output: Path) -> FrontEnd:
     """Write the C and the header into the new folder `output`.
 
-    Raises `UsageError` for a configuration that makes no front end, and for an `output` that exists and is not empty.
+    Raises `UsageError` for a configuration without a possible front end, and for an `output` that exists and is not
+    empty.
     """
     made = front_end(asked)
     with publish(output, require_empty) as folder:

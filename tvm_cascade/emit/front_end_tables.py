@@ -51,7 +51,7 @@ def samples(asked: FrontEndRequest, milliseconds: int) -> int:
 
 
 def points(asked: FrontEndRequest) -> int:
-    """Return the points of the transform: the least power of two with room for a window."""
+    """Return the transform's points: the least power of two with room for a window."""
     return 1 << (samples(asked, asked.window_ms) - 1).bit_length()
 
 
@@ -142,7 +142,7 @@ def gains(asked: FrontEndRequest) -> tuple[int, ...]:
 
 
 def logarithms() -> tuple[int, ...]:
-    """Compute log2(1 + x) - x, in units of 2^-LOG_BITS, at the ends of segments of [0, 1]."""
+    """Compute log2(1 + x) - x, in units of 2^-LOG_BITS, at segment ends in [0, 1]."""
     count = 1 << LOG_SEGMENTS
     found = [round((np.log2(1 + k / count) - k / count) * (1 << LOG_BITS)) for k in range(count + 1)]
     return (*found, 0)

@@ -36,7 +36,7 @@ _PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A plan compiled for this machine, with kernels that count multiply-accumulates, and the interface to run it."""
+    """A plan compiled for this machine, with kernels that count multiply-accumulates, and the interface for runs."""
 
     llvm: str  # LLVM text
     flash: bytes
@@ -157,7 +157,8 @@ def host_program(
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
-    """Build a function that calls every kernel once more and is never called, so that LLVM does not inline all kernels.
+    """Build a function, itself never called, with another call to every kernel, so that LLVM does not inline all
+    kernels.
 
     LLVM inlines a private function with a single call, however large; one function with all kernels of NASNetMobile (15
     MB of LLVM text) takes 6 GB and minutes to compile.

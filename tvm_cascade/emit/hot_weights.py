@@ -46,7 +46,7 @@ class Copies:
 
     @property
     def hot_bytes(self) -> int:
-        """Return the bytes of the array of hot weights."""
+        """Return the bytes of the array for hot weights."""
         return _end(self.hot)
 
     @property
@@ -69,7 +69,7 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
 
 
 def _laid_out(items: Sequence[FlashItem], pointed: Sequence[FlashItem]) -> tuple[HotWeight, ...]:
-    """Lay out the items that are pointed to, one behind another."""
+    """Lay out the items pointed to, in sequence."""
     placed: list[HotWeight] = []
     for item in items:
         if item in pointed:
@@ -129,7 +129,7 @@ def _redirected(text: str, array: str, chosen: Sequence[HotWeight], shift: int) 
 
 
 def definition(name: str, copies: Copies) -> list[str]:
-    """Define in C the arrays and the functions that fill them; no lines if nothing is copied."""
+    """Define in C the arrays and the copying functions; no lines if nothing is copied."""
     if not copies:
         return []
     upper, section = name.upper(), f".{copies.memory}" if copies.memory else f".bss.{name}_hot"

@@ -1,4 +1,4 @@
-"""Emit the C programs of an image: `main.c`, and the board's side of the serial protocol.
+"""Emit an image's C programs: `main.c`, and the board's side of the serial protocol.
 
 A single network and several networks have separate templates; the program for several runs them in turn over one arena.
 """

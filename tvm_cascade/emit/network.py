@@ -52,7 +52,7 @@ class NetworkMemory:
 
     @property
     def all_bytes(self) -> int:
-        """Return the bytes of the section: the array, and copies of weights, which begin at multiples of 8."""
+        """Return the section's bytes: the array, and copies of weights, which begin at multiples of 8."""
         return -(-self.bytes // 8) * 8 + self.weights if self.weights else self.bytes
 
     @property

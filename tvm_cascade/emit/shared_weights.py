@@ -1,4 +1,4 @@
-"""Deduplication of weights: constants common to several networks of an image are stored once.
+"""Deduplication of weights: constants common to several networks in an image are stored once.
 
 Two heads over one backbone, or one network in two plans, have equal weights, packed equally for equal kinds of kernels.
 Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the rest are laid out again

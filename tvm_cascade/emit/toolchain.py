@@ -161,7 +161,7 @@ def build_image(
 
 
 def _program(image: Image, kind: str) -> tuple[Program, str]:
-    """Return a program of an image, and the suffix of the build folder."""
+    """Return an image's program, and the suffix of the build folder."""
     beside, defines, suffix = PROGRAMS[kind]
     shared = tuple(f"-D{name}" for name in image.defines)
     own = dict.fromkeys((*beside, *own_sources(image)), (*defines, *shared))

@@ -22,7 +22,7 @@ _ALIGN = 16  # bytes, of what lies between the arena, the other data and the sta
 
 
 class RamExceededError(InfeasibleError):
-    """An image that needs more RAM than the cap; `other` is the need beside the arena, in bytes."""
+    """An image above the RAM cap; `other` is the need beside the arena, in bytes."""
 
     def __init__(self, arena: int, other: int, cap: int) -> None:
         self.other = other

@@ -38,7 +38,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a run of `search`."""
+    """Result of a `search` run."""
 
     offsets: tuple[int, ...] | None  # bytes, by position; None where no layout was found
     complete: bool  # no limit ended the search: without offsets the capacity is proven too small
@@ -159,7 +159,7 @@ def rankings(t: Tables) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Unplaced buffers connected in time, and the decision that separated them."""
+    """Unplaced buffers connected in time, and the decision behind their separation."""
 
     members: Ints  # positions, by start of life
     support: Ints  # bytes, by position

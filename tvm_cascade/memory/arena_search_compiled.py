@@ -38,7 +38,7 @@ class CTables(ctypes.Structure):
 
 
 def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
-    """Flatten rows of different lengths: the index of each row's first entry, and all entries, `width` numbers each."""
+    """Flatten rows with different lengths: the index of each row's first entry, and all entries, `width` numbers each."""
     start = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
     return start, np.array([entry for row in rows for entry in row], np.int64).reshape(-1, width)
 

@@ -159,7 +159,7 @@ class Placer:
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """Find the offset for a buffer, a multiple of `unit`, outside the ascending ranges `taken` of forbidden offsets."""
+    """Find the offset for a buffer, a multiple of `unit`, outside the ascending forbidden ranges `taken`."""
     at, best, slack = 0, None, None
     for low, high in taken:
         if at < low:

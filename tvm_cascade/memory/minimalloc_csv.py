@@ -77,7 +77,7 @@ def run(path: str | Path, request: AllocateRequest | None = None, out: str | Pat
     """Run the command `tvm-cascade allocate`; return `peak_bytes`, `bound_bytes`, `optimal`, `gap_percent`, `limited`
     and `seconds`.
 
-    With a capacity the search may take far longer; it stops at the first layout that fits.
+    With a capacity the search may take far longer, and stops at the first fitting layout.
     """
     asked = request or AllocateRequest()
     assert not isinstance(asked.capacity, str)

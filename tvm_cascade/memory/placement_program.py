@@ -40,7 +40,7 @@ class PlacementProgram:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:
-        """Return for each of `constraints` the positions of reader and writer, and the most bytes shared."""
+        """Return reader's and writer's positions for each entry in `constraints`, and the most bytes shared."""
         buffers = self.asked.problem.buffers
         at = {b.id: i for i, b in enumerate(buffers)}
         own = [(at[f.reader], at[f.writer], f) for f in self.constraints.values()]

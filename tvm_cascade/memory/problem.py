@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A block of memory that must not move while it is live."""
+    """A memory block, not to be moved while live."""
 
     id: int
     size: int  # bytes

@@ -1,4 +1,4 @@
-"""Copies of weights in RAM as part of a placement: the choice, and the savings.
+"""Weight copies in RAM as part of a placement: the choice, and the savings.
 
 A weight lies in flash. Copied once (*hot*), it takes RAM for the whole inference. *Prefetched*, it is copied in every
 inference into a half of a double buffer while the previous segment runs with weights in the other half: the buffer

@@ -1,7 +1,7 @@
 """Data movement operators, which compute nothing: concat, split, transpose, reshape, pad.
 
-Attributes: `axis` of a concatenation and, with `sizes`, of a split, `perm` of a transpose, `shape` of a reshape,
-`widths` (before, after) per axis of a pad with zeros.
+Attributes: `axis` (concatenation) and, with `sizes`, (split), `perm` (transpose), `shape` (reshape), `widths` (before,
+after) per axis (pad with zeros).
 """
 
 from __future__ import annotations

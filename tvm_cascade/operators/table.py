@@ -84,6 +84,6 @@ def family(kind: str) -> Family:
 
 
 def efficiency(kind: str) -> float:
-    """Return the share of a device's arithmetic peak reached by kernels of this kind."""
+    """Return the share of a device's arithmetic peak reached by this kind's kernels."""
     operator = OPERATORS.get(kind)
     return OTHER_EFFICIENCY if operator is None else operator.efficiency

@@ -30,7 +30,7 @@ from tvm_cascade.search_monitor import cached, monitor
 
 @dataclass(frozen=True, slots=True)
 class OrderOptions:
-    """Switches of the solver. `in_place` changes the cost of an order; the rest only the speed of the search."""
+    """The solver's switches. `in_place` changes an order's cost; the rest only the search's speed."""
 
     in_place: bool = True  # outputs may overwrite inputs that die, where the operator allows it
     divide: bool = True  # cut the graph into regions where that is exact

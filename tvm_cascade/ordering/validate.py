@@ -56,7 +56,7 @@ def _lifetimes(graph: Graph, time: dict[int, int], owner: dict[int, int]) -> tup
 
 
 def _owners(graph: Graph) -> dict[int, int]:
-    """Find for each tensor the memory owner: the source of a view, or the output of a join."""
+    """Find each tensor's memory owner: a view's source, or a join's output."""
     owner = {t.index: t.index for t in graph.tensors}
     for op in graph.ops:
         for t in op.outputs if op.view else ():
@@ -85,7 +85,7 @@ def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
 
 
 def validate(graph: Graph, order: Sequence[int], peak: int, bound: int, optimal: bool, in_place: bool = True) -> None:
-    """Check that `order` needs `peak` bytes and that all other claims are consistent.
+    """Check that `order` needs `peak` bytes, and all other claims for consistency.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Lower bounds for branch and bound: cost of a stage and of the rest of a schedule, as arrays over states and endings."""
+"""Lower bounds for branch and bound: costs of a stage and the rest of a schedule, as arrays over states and endings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _tails(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> 
 
 
 def _spans(block: Block, endings: np.ndarray, bounds: Sequence[OpBound]) -> np.ndarray:
-    """Compute for each set of nodes the largest sum of spans along a path inside."""
+    """Compute for each node set the largest sum of spans along a path inside."""
     longest = np.zeros(len(endings))
     depth: list[np.ndarray] = []
     for v, bound in enumerate(bounds):

@@ -44,7 +44,7 @@ def merged_window(windows: Sequence[Window]) -> BuildOptions | None:
 
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
-    """Return a key, equal for operators that can be merged with one another; None for operators without a merge."""
+    """Return a key, equal for operators with a common merge; None for operators without a merge."""
     if not op.attrs.get("mergeable", True):
         return None
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:

@@ -48,7 +48,7 @@ class Prices:
         return number
 
     def stage_ms(self, groups: Iterable[tuple[int, ...]]) -> float:
-        """Return the milliseconds of concurrent groups, each a sequence of kinds; the order of groups does not matter."""
+        """Return the milliseconds for concurrent groups, each a sequence of kinds, in any group order."""
         key = tuple(sorted(groups))
         cost = self._known.get(key)
         if cost is None:
@@ -104,7 +104,7 @@ def _sum(bounds: Sequence[OpBound]) -> OpBound:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSchedule:
-    """The schedule of a network, and the costs of the baselines."""
+    """A network's schedule, and the baselines' costs."""
 
     schedule: Schedule  # stages hold operator indices of `units.graph`
     sequential_ms: float

@@ -35,7 +35,7 @@ _SLACK = 1e-9  # relative; sums of floats in another order must not prune the op
 
 
 class Pricer:
-    """Prices each set of nodes once, with the better of the variant's allowed strategies."""
+    """Prices each node set once, with the better of the variant's allowed strategies."""
 
     def __init__(self, block: Block, cost: StageCost, variant: str) -> None:
         self.block = block

@@ -193,7 +193,7 @@ def _kernels(
     """Group a unit's operators into kernels: one per anchor, with the following element-wise operators; a view is a
     separate kernel.
 
-    All operators of an attention, which share a chain in `chain_of`, form a single kernel.
+    All operators in an attention, which share a chain in `chain_of`, form a single kernel.
     """
     groups: list[list[int]] = []
     for i in ops:

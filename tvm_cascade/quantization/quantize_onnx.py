@@ -151,7 +151,7 @@ def _kept_float(model: Any, asked: QuantizeRequest) -> list[str]:
 
 
 def _described(model: Any) -> dict[str, Any]:
-    """Return the fields of `QuantizeResult` about the layers of a QDQ model."""
+    """Return the fields of `QuantizeResult` about a QDQ model's layers."""
     weights = {w.name: w for w in model.graph.initializer}
     made = {o: n for n in model.graph.node for o in n.output}
     read: dict[str, list[Any]] = {}

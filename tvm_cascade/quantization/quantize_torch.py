@@ -70,7 +70,7 @@ def _quantizer(observer: str) -> Any:
 
 
 def _described(exported: Any) -> dict[str, Any]:
-    """Return the fields of `QuantizeResult` about the layers of a program."""
+    """Return the fields of `QuantizeResult` about a program's layers."""
     layers = quantized = by_channel = 0
     floats: Counter[str] = Counter()
     for node in exported.graph.nodes:

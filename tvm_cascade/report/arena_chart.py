@@ -38,7 +38,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class ArenaChart:
-    """All shapes of the drawing, in drawing units: steps from the left, thousandths of the arena from above."""
+    """All shapes in the drawing, in drawing units: steps from the left, thousandths of the arena from above."""
 
     shapes: tuple[Outline, ...]  # of blocks of the arena
     labels: tuple[Label, ...]

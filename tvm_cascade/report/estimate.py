@@ -65,7 +65,7 @@ def total(operators: Sequence[Estimate]) -> Estimate:
 
 
 def with_waits(operators: Sequence[Estimate], waits: Sequence[float]) -> tuple[Estimate, ...]:
-    """Return estimates of operators with the cycles of memory accesses added; `waits` is empty if these are free."""
+    """Return operator estimates with the cycles of memory accesses added; `waits` is empty if these are free."""
     pairs = zip(operators, waits or (0.0,) * len(operators), strict=True)
     return tuple(replace(e, cycles=e.cycles + round(cycles)) for e, cycles in pairs)
 
@@ -105,8 +105,8 @@ def estimate_operators(
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:
-    """Count an operator's kernel calls: one per step, or one per row if tiles have several rows and the kernel makes
-    one.
+    """Count an operator's kernel calls: one per step, or per row if tiles have several rows and the kernel makes a
+    single row.
     """
     rows = graph.tensors[op.outputs[0]].rows
     single = segment.tile.rows > 1 and has_rows(graph, op.index)

@@ -66,7 +66,7 @@ def layers(plan: Plan, operators: Sequence[Estimate], waits: Sequence[Sequence[f
 
 
 def layer_rows(found: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> list[schema.Layer]:
-    """Return the records of layers as JSON objects, without sources of streamed inputs; `origins` come from `origin`."""
+    """Return the layer records as JSON objects, without sources of streamed inputs; `origins` come from `origin`."""
     return [
         {
             "name": x.name,

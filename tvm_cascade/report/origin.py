@@ -1,4 +1,4 @@
-"""Tensors of a model's file that the layers of a plan came from."""
+"""The tensors in a model's file behind a plan's layers."""
 
 from __future__ import annotations
 

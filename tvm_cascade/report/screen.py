@@ -1,4 +1,4 @@
-"""First screen of a plan: at most `LINES` lines of `COLUMNS` columns, the answer first."""
+"""First screen of a plan: at most `LINES` lines with `COLUMNS` columns, the answer first."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def need_line(need: Need, time: str) -> str:
 
 
 def part_of(part: int, whole: int) -> str:
-    """Return bytes of a memory in the memory's unit, rounded up: `11.5 of 128 KiB`."""
+    """Return a memory's bytes in the memory's unit, rounded up: `11.5 of 128 KiB`."""
     unit, name = (_MIB, "MiB") if whole >= _MIB else (_KIB, "KiB")
     return f"{ceil(10 * part / unit) / 10:g} of {whole / unit:.4g} {name}"
 

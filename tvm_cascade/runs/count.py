@@ -176,7 +176,7 @@ def _types(task: Task) -> str:
 
 
 def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
-    """Write the C function `run_<index>`: all calls of a kernel between two readings of the counter."""
+    """Write the C function `run_<index>`: all calls to a kernel between two counter readings."""
     starts, at = [], 0
     for feed in task.inputs:
         starts.append(at)
@@ -232,7 +232,7 @@ def _run(elf: Path, board: Board, count: int) -> list[int]:
 
 
 def _sizes(elf: Path, target: Core, count: int) -> list[int]:
-    """Measure the bytes of code of each kernel."""
+    """Measure each kernel's code bytes."""
     tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
     listed = run_tool((tool, "-S", str(elf)))
     sizes = {m[2]: int(m[1], 16) for m in re.finditer(r"^\w+ (\w+) \w (counted_\d+)$", listed, flags=re.M)}

@@ -86,7 +86,7 @@ def run(
     inputs: Sequence[Sequence[np.ndarray]],
     timeout_s: float = 600.0,
 ) -> RunResult:
-    """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in the order of the interface).
+    """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in interface order).
 
     Raises `MissingToolError` without QEMU, `UsageError` for inputs of wrong type or size, `FirmwareError` if the
     firmware faults or fails, `ToolError` on a timeout.
@@ -228,9 +228,7 @@ class _Job:
 
 
 def _record(memories: int) -> struct.Struct:
-    """Return the layout of an inference's report with `memories` memories: status, bytes of each memory, `_AFTER`
-    words.
-    """
+    """Return the layout of an inference's report with `memories` memories: status, bytes per memory, `_AFTER` words."""
     return struct.Struct(f"<i{memories + _AFTER}I")
 
 

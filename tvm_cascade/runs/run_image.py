@@ -195,7 +195,7 @@ def _emulate(image: Image, board: Board, feeds: Sequence[Arrays], timeout_s: flo
 
 
 def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0) -> SerialOptions:
-    """Return the options for running network `number` of an image over the serial port of `board`."""
+    """Return the options for running network `number` of an image over `board`'s serial port."""
     assert board.uart is not None
     return SerialOptions(
         baud=board.uart.baud,

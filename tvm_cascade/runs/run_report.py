@@ -1,4 +1,4 @@
-"""`RunReport`: measurements of one inference and comparisons of outputs, as text and as JSON."""
+"""`RunReport`: an inference's measurements and output comparisons, as text and as JSON."""
 
 from __future__ import annotations
 

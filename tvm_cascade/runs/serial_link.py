@@ -65,7 +65,7 @@ def encode(kind: int, sequence: int, payload: bytes) -> bytes:
 
 
 class Decoder:
-    """A reader of frames from a stream of bytes; frames with a wrong checksum are dropped."""
+    """A reader of frames from a byte stream; frames with a wrong checksum are dropped."""
 
     def __init__(self) -> None:
         self._pending = bytearray()

@@ -61,7 +61,7 @@ class Bench(Protocol):
         ...
 
     def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
-        """Measure the milliseconds of every program, run in turn on one machine: `rounds` times `repeats` of each."""
+        """Measure every program's milliseconds, run in turn on one machine: `rounds` times `repeats` each."""
         ...
 
 
@@ -135,5 +135,5 @@ def milliseconds_or_reason(timer: Timer, repeats: int) -> list[float] | str:
 
 
 def types_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Return shape and type of every parameter of a PrimFunc."""
+    """Return shape and type for every PrimFunc parameter."""
     return [(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]

@@ -39,7 +39,7 @@ def has_cuda(device: int = 0) -> bool:
 
 
 def with_architecture(target: str, device: int = 0) -> str:
-    """Add the architecture of an installed GPU (`-arch=sm_...`) to `target`, unless it gives one."""
+    """Add the architecture of an installed GPU (`-arch=sm_...`) to `target`, unless given already."""
     if "-arch=" in target:
         return target
     return f"{target} -arch=sm_{tvm.cuda(device).compute_version.replace('.', '')}"

@@ -63,7 +63,7 @@ class FarmBench:
         return self.result(job)
 
     def result(self, job: Job) -> list[list[float]]:
-        """Wait for a submitted job and return its samples. Raises `FailedRunError` if it cannot be run."""
+        """Wait for a submitted job and return the samples. Raises `FailedRunError` if the job cannot be run."""
         while not job.done:
             for _ in self.farm.finished(wait=True):
                 pass

@@ -1,5 +1,4 @@
-"""A process of the farm (`runtime.farm`): takes jobs from standard input, one JSON line each, and times them on a
-server.
+"""A process of the farm (`runtime.farm`): takes jobs from standard input, one JSON line each, for timing on a server.
 
     python -m tvm_cascade.runtime.farm_worker HOST PORT KEY
 

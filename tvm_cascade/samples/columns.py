@@ -1,4 +1,4 @@
-"""The arrays of a data set, read some samples at a time: an .npz file of any size takes the memory of a batch."""
+"""A data set's arrays, read some samples at a time: an .npz file of any size takes the memory of a batch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class FileColumn:
 
 
 def columns(data: str | Path | Mapping[str, np.ndarray]) -> dict[str, Column]:
-    """Open the arrays of an .npz, or of a mapping, by name.
+    """Open the arrays in an .npz, or in a mapping, by name.
 
     Raises `LoadError` if the file cannot be read or holds anything but plain arrays, `UsageError` for an array without
     a first axis.

@@ -30,7 +30,7 @@ _ADVICE = "compute what the network takes and save it in an .npz, one array per 
 
 
 class FileSamples:
-    """The files of a folder as samples of a network's only input; see `sample_set.SampleSet`.
+    """The files in a folder as samples for a network's only input; see `sample_set.SampleSet`.
 
     `spans` gives the real values of black and white, for all channels or for each, or of the least and the greatest
     amplitude. By default these are the ends of the range stored by an integer input, 0 and 1 for images of a float

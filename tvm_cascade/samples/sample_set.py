@@ -43,7 +43,7 @@ def open_samples(data: Data, specs: Sequence[TensorSpec], spans: Ranges | None =
     """Open the samples in an .npz, in arrays by name or in a folder of images or sounds, for inputs described by
     `specs`.
 
-    `spans`: real values of black and white, or of the least and the greatest amplitude (`FileSamples`).
+    `spans`: real values for black and white, or for the least and the greatest amplitude (`FileSamples`).
 
     Raises `UsageError` if the data does not fit the inputs or itself, `LoadError` if it cannot be read.
     """
@@ -65,7 +65,7 @@ def require_data(data: Data) -> None:
 
 
 def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the shape of one input sample: without the batch of 1."""
+    """Return the shape of an input sample, without the batch axis."""
     return spec.shape[1:] if spec.shape[:1] == (1,) else spec.shape
 
 

@@ -9,7 +9,7 @@ _Record = TypeVar("_Record")
 
 
 def filled(record: type[_Record], source: object, **others: object) -> _Record:
-    """Fill the `TypedDict` `record`, in its key order: keys in `others` from there, every further required key from
+    """Fill the `TypedDict` `record`, in key order: keys in `others` from there, every further required key from
     `source`'s attribute.
 
     Tuples and mappings become lists and dictionaries.

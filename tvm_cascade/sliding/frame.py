@@ -298,7 +298,7 @@ def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
 
 
 def _price(plan: FramePlan, last: FramePlan) -> tuple[float, float]:
-    """Return the additional work of a plan over `last`, per byte of state saved."""
+    """Return a plan's additional work over `last`, per state byte saved."""
     saved = last.state_bytes - plan.state_bytes
     macs, additions = (a - b for a, b in zip(plan.work, last.work, strict=True))
     return macs / saved, additions / saved

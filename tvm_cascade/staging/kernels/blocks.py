@@ -16,7 +16,7 @@ def inner_blocks(sch: Schedule) -> list[Any]:
 
 
 def iter_kinds(sch: Schedule, block: Any) -> list[bool]:
-    """Return a bool per axis of the block: True for axes of reduction."""
+    """Return a bool per block axis: True for reduction axes."""
     return [v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars]
 
 
@@ -36,12 +36,12 @@ def name_of(sch: Schedule, block: Any) -> str:
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    """Return the number of steps of a loop."""
+    """Return a loop's number of steps."""
     return int(sch.get(loop).extent)
 
 
 def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
-    """Fuse loops that follow each other, and with `parallel` split the steps among threads."""
+    """Fuse consecutive loops, and with `parallel` split the steps among threads."""
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if parallel:
         sch.parallel(fused)
@@ -107,7 +107,7 @@ def is_pad(sch: Schedule, block: Any, mark: str | None) -> bool:
 
 
 def hold(sch: Schedule, blocks: Any, pixels: Any, lanes: Any) -> None:
-    """Make a tile of registers of three loops."""
+    """Make a register tile from three loops."""
     sch.unroll(blocks)
     sch.unroll(pixels)
     sch.vectorize(lanes)

@@ -31,7 +31,7 @@ _VECTORS = 2  # of a row in an accumulator tile
 def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     """Schedule `softmax(f(q @ k)) @ v` for CPUs: heads are shared by threads, with tiles of rows inside.
 
-    `most`: vectors of an accumulator tile. Returns None for kernels of another form.
+    `most`: vectors in an accumulator tile. Returns None for kernels in another form.
     """
     sums = reductions(sch)
     if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) != 4:

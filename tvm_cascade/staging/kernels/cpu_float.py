@@ -173,8 +173,8 @@ def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
 
 
 def _channel_axis(sch: Schedule, acc, last) -> int:
-    """Return the output axis (1 or 3) of channels or channel blocks, inferred from the shapes of accumulator and
-    output.
+    """Return the output axis (1 or 3) for channels or channel blocks, inferred from the accumulator's and output's
+    shapes.
     """
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     _, channels, *pixels = (extent(sch, loop) for loop in sch.get_loops(last))
@@ -275,7 +275,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
 def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     """Schedule `direct_product`: a tile of rows and columns stays in registers over the whole reduction.
 
-    Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
+    Independent sums hide the latency of additions; a tile's rows share the loads from the right operand.
     """
     sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "product_acc"]
     if len(sums) != 1:

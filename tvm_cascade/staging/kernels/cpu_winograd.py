@@ -63,7 +63,7 @@ _MANY_BLOCKS = 8  # of tiles, from which on threads share blocks, else what is i
 def winograd_size(channels: tuple[int, int], out: tuple[int, int], largest: int) -> int | None:
     """Choose the tile size m, up to `largest`, with the least work for a convolution; None if the direct form has less.
 
-    `channels`: of input and output; `out`: rows and columns of the output. Work is counted in multiplications.
+    `channels`: input's and output's; `out`: rows and columns of the output. Work is counted in multiplications.
     """
     ic, oc = map(whole, channels)
     work = {}

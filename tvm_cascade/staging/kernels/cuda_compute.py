@@ -27,7 +27,7 @@ TILES, TF32 = "tiles", "tf32"  # its tiles, and whether it multiplies float32 on
 def convolution_as_product(
     shape: Sequence[int], layout: str, oihw: np.ndarray, geometry: Sequence[Sequence[int]], multiplied: str
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
-    """Return the packed weights of a convolution without groups, and the TE function of tensor and weights.
+    """Return the packed weights for a convolution without groups, and the TE function over tensor and weights.
 
     `shape`: the tensor's, in `layout`. `geometry`: strides, padding and dilation. `multiplied`: as in `cost.tiles`.
     """

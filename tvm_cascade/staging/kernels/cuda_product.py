@@ -147,13 +147,13 @@ def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> No
 
 
 def _sliced(sch: Schedule, partial: Any, tiles: Tiles) -> list[Any]:
-    """Return the loops of rows, columns, steps, slices, and the products of a slice in a step."""
+    """Return the loops over rows, columns, steps, slices, and a slice's products in a step."""
     m, n, *k = sch.get_loops(partial)
     return [m, n, *(k if tiles.slices > 1 else sch.split(k[0], [None, 1, tiles.depth]))]
 
 
 def _by_warps(sch: Schedule, tiles: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, Any]:
-    """Bind one loop over tiles to blocks of threads, and one over a tile's parts to warps; returns both."""
+    """Bind a loop over tiles to thread blocks, and a loop over a tile's parts to warps; returns both."""
     grid, warps = sch.fuse(*tiles), sch.fuse(*parts)
     sch.bind(grid, "blockIdx.x")
     sch.bind(warps, "threadIdx.y")
@@ -161,7 +161,7 @@ def _by_warps(sch: Schedule, tiles: Sequence[Any], parts: Sequence[Any]) -> tupl
 
 
 def _stage(sch: Schedule, block: Any, step: Any, tiles: Tiles, lanes: int) -> None:
-    """Read both operands of a step into shared memory; this includes the gathering of pixels."""
+    """Read both operands for a step into shared memory; this includes gathering the pixels."""
     pixels, _ = (_to_shared(sch, block, operand, step, tiles, lanes) for operand in (0, 1))
     sch.compute_inline(sch.get_producers(pixels)[0])
 
@@ -192,7 +192,7 @@ def _epilogue(sch: Schedule, acc: Any, last: Any, grid: Any, tiles: Tiles) -> No
 
 
 def _lanes(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """Schedule the product in a rectangle of results per thread; a warp has 4 rows of 8 threads."""
+    """Schedule the product as a rectangle of results per thread; a warp has 4 rows with 8 threads each."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     depth, k_in = sch.split(depth, [None, _FLOATS])
     gm, wm, lm, tm = sch.split(m, [None, tiles.warp_rows, 4, tiles.rows // tiles.warp_rows // 4])

@@ -51,8 +51,7 @@ def written(target: tvm.target.Target) -> str:
 
 @cache
 def accumulators(target: str) -> int:
-    """Return the most vectors of `LANES` float32 in an accumulator tile: three quarters of a processor's vector
-    registers.
+    """Return the most `LANES` float32 vectors in an accumulator tile: three quarters of a processor's vector registers.
 
     The remaining registers hold the factors. `target`: text for `processor`. Larger tiles are spilled to the stack in
     every step of a reduction, and take four times as long.

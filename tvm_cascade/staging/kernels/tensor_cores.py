@@ -244,7 +244,7 @@ def _store(depth: int, sums: str) -> tuple[Any, Any]:
 
 
 def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[Any, Any]:
-    """Return computation and call of the TF32 product of a warp."""
+    """Return computation and call for a warp's TF32 product."""
     function = f"{TF32_FUNCTION}<{rows // FRAGMENT}, {columns // FRAGMENT}, {depth // _TF32_DEPTH}>"
     source = _TF32_SOURCE
 

@@ -81,7 +81,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """Summary of a call of `tune`."""
+    """Summary of a `tune` call."""
 
     kernels: int  # distinct kernels that can be tuned
     tuned: int  # those with a recorded schedule that is faster than the default

@@ -31,7 +31,7 @@ CUDNN = "cudnn"
 
 @dataclass(frozen=True)
 class Chosen:
-    """Summary of a call of `choose_library`."""
+    """Summary of a `choose_library` call."""
 
     kernels: int  # distinct kernels that the library has too
     chosen: int  # those that it is faster at
@@ -59,8 +59,8 @@ def choose_library(
 ) -> Chosen:
     """Measure the library's kernels in turn with ours unless `folder` has a record, and record the results.
 
-    Measured are the kernels of every unit, and of every merge a search with `options` may price. `bench`: a GPU of this
-    machine.
+    Measured are every unit's kernels, and the kernels of all merges a search with `options` may price. `bench`: a GPU
+    of this machine.
     """
     records = KernelRecords(folder)
     target = record_target(bench.target)

@@ -32,7 +32,7 @@ _MOST_ROUNDS, _ENOUGH = 101, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Index of the fastest module, the least milliseconds of each module, and medians of ratios to the first."""
+    """Index of the fastest module, each module's least milliseconds, and median ratios to the first."""
 
     best: int
     milliseconds: tuple[float, ...]

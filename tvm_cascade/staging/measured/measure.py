@@ -1,7 +1,7 @@
 """Measure stages on a bench's CPU, with the kernels that `ScheduleStages` would emit.
 
-A concurrent stage is timed as the parallel region to emit, a group alone as kernels one by one. Inputs are random and
-stay in cache if they fit, as a producer's output would.
+A concurrent stage is timed as the parallel region to emit, a group alone kernel by kernel. Inputs are random and, if
+small enough, stay in cache like a producer's output.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NetworkRunner(ABC):
         return [float("inf")] * repeats if timer is None else timer(repeats)
 
     def _spec(self, op: OpFeatures) -> Spec:
-        """Return the specification of an operator's kernel; raises `UsageError` for an operator of another network."""
+        """Return the specification of an operator's kernel; raises `UsageError` for another network's operator."""
         spec = self._specs.get(op)
         if spec is None:
             raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
@@ -145,5 +145,5 @@ class CpuRunner(NetworkRunner):
 
 
 def device_name(name: str, tuned: TunedKernels) -> str:
-    """Return the key of stored measurements: the device, with a digest of the kernels' schedules if tuned."""
+    """Return the key for stored measurements: the device, with a digest of the kernels' schedules if tuned."""
     return f"{name}:tuned-{tuned.digest}" if tuned.digest else name

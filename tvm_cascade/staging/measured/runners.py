@@ -30,6 +30,6 @@ def runner_on(
 
 
 def analytic_of(bench: Bench) -> AnalyticCost:
-    """Return the analytic model of a processor with the bench's threads, or of a GPU."""
+    """Return the analytic model for a processor with the bench's threads, or for a GPU."""
     gpu = bench.target.startswith("cuda")
     return AnalyticCost(find_device(None, "cuda") if gpu else find_device("cpu", "llvm", bench.workers))

@@ -153,7 +153,7 @@ def _refuse_idle_cudnn(asked: StagesRequest) -> None:
 def _library(
     net: StageGraph, units: UnitGraph, asked: StagesRequest, bench: Bench, options: Options, progress: Progress
 ) -> Chosen | None:
-    """Measure cuDNN's kernels if asked for, and load them if records call them faster."""
+    """Measure cuDNN's kernels if asked for, and load cuDNN if records call some faster."""
     if asked.metaschedule is None or not asked.target.startswith("cuda"):
         return None
     if not asked.cudnn:

@@ -45,7 +45,7 @@ def tune_stages(
     progress: Progress = lambda _text: None,
     bench: Bench | None = None,
 ) -> Report:
-    """Tune kernels without a record: the kernels of every unit, or of `schedule`'s stages, merges included.
+    """Tune kernels without a record: every unit's kernels, or the kernels in `schedule`'s stages, merges included.
 
     `bench`: measures candidates and decides `target`; None: this machine. Raises `UsageError` for unreadable records,
     `MissingToolError` if a GPU is needed and missing.

@@ -96,7 +96,7 @@ def _passes_on(function: Any, names: Collection[str]) -> bool:
 
 
 def _types(ty: Any) -> list[str]:
-    """List the element types of a tensor, or of all tensors in a tuple."""
+    """List a tensor's element type, or the types of all tensors in a tuple."""
     if isinstance(ty, relax.TupleType):
         return [t for f in ty.fields for t in _types(f)]
     return [str(ty.dtype)] if isinstance(ty, relax.TensorType) else []

@@ -38,7 +38,7 @@ def write_in_place(program: Program) -> Program:
 
 
 def _write_parts(program: Program) -> Program:
-    """Drop the concats whose operands can be parts of the result; concats that read other concats come first."""
+    """Drop the concats whose operands can be parts of the result, beginning with concats of concats."""
     graph = program.net.graph
     writer = {t: k for k, spec in enumerate(program.specs) for t in writes(graph, spec)}
     users = Counter(p.root for p in program.places)  # of a storage
@@ -96,7 +96,7 @@ def _contiguous(net: StageGraph, op: Op) -> bool:
 
 
 def _moved(graph: Graph, places: Sequence[Place], op: Op, alignment: int) -> list[Place] | None:
-    """Return `places` with the operands moved into the result; None if their storages hold other data or would be
+    """Return `places` with the operands moved into the result; None if the storages hold other data or would be
     misaligned.
     """
     target = places[op.outputs[0]]

@@ -39,7 +39,7 @@ class Use:
 
 
 def parallel_lanes(lanes: Sequence[Sequence[Use]], serial: bool = False) -> tuple[PrimFunc, tuple[Hashable, ...]]:
-    """Fuse lanes into one PrimFunc that runs them concurrently; return this and the parameters' keys in order.
+    """Fuse lanes into a concurrent PrimFunc; return this and the parameters' keys in order.
 
     Within a lane kernels run in sequence. `serial` runs the lanes in sequence too, last first, to test their
     independence.

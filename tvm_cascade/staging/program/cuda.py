@@ -117,7 +117,7 @@ def current_stream(device: str) -> Any:
 
 
 def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -> Any:
-    """Emit a function that creates `tensors` (bindings of `lines`) and `streams` streams, and returns them as a tuple."""
+    """Emit a function for creating `tensors` (bindings of `lines`) and `streams` streams, returned as a tuple."""
     create = relax.Call(relax.ExternFunc("runtime.Device_StreamCreate"), [tvm.ir.StringImm(device)], ty_args=[_INT])
     held = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
     ty = relax.TupleType([m.ty for m in held])

@@ -137,7 +137,7 @@ class Emitter(Lines):
         return self.nested_result(lambda value: self.value(("tensor", tensors[value])))
 
     def nested_result(self, tensor_of: Callable[[int], Any]) -> Any:
-        """Return the function's result; `tensor_of` gives the tensor of a program value, constants excepted."""
+        """Return the function's result; `tensor_of` gives the tensor for a program value, constants excepted."""
         net = self.program.net
 
         def nested(part: Any) -> Any:

@@ -277,7 +277,7 @@ class _Reader:
             self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])
 
     def _like(self, inputs: Sequence[int], shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Return the row and column axes of the first input with known axes and the rank of `shape`."""
+        """Return row and column axes from the first input with known axes and the rank of `shape`."""
         known = ((x.row_axis, x.col_axis, len(x.shape)) for x in (self.tensors[t] for t in inputs))
         return next(((r, c) for r, c, rank in known if r is not None and c is not None and rank == len(shape)), None)
 
@@ -292,7 +292,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """Windows, multiply-accumulates and attributes of an operator; a window of None is unknown."""
+    """An operator's windows, multiply-accumulates and attributes; a window of None is unknown."""
 
     rows: Window | None = None
     columns: Window | None = None

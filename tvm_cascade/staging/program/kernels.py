@@ -65,7 +65,7 @@ def build_kernels(
     packed: Set[int] = frozenset(),
     winograd: int = 4,
 ) -> tuple[Kernel, ...]:
-    """Build the kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`.
+    """Build the kernels for `specs`, in order. `cpu` selects the TE of `cpu_float`.
 
     `slices` are read inside the merged tensor; `packed` tensors have the layout of `stage_layouts`; `winograd`: largest
     tiles of `cpu_winograd`, 0 for none.

@@ -1,4 +1,4 @@
-"""The packed tensors of a staged program for CPUs: `[1][C/v][H][W][v]` instead of `[1][C][H][W]`, v lanes of a vector.
+"""The packed tensors in a staged program for CPUs: `[1][C/v][H][W][v]` instead of `[1][C][H][W]`, v lanes of a vector.
 
 A kernel that computes vectors of channels writes a packed tensor vector by vector, and readers find a pixel's channels
 beside each other; a plain tensor is scattered and gathered. (NCHWc in NeoCPU, Liu et al., USENIX ATC 2019, section

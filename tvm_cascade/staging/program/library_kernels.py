@@ -47,7 +47,7 @@ class LibraryProduct:
 
     @property
     def columns(self) -> int:
-        """Return the number of channels of the result."""
+        """Return the result's number of channels."""
         return self.weight.shape[0] if self.weight.ndim == 4 else self.weight.shape[1]
 
     def text(self, depth: int, begins: Sequence[int], types: Sequence[str], tf32: bool) -> str:

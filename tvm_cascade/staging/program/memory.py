@@ -31,7 +31,7 @@ class MemoryPlan:
 
 
 def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
-    """Plan the arena offset of every storage. Raises `ValidationError` for a wrong allocation (a bug of this project).
+    """Plan every storage's arena offset. Raises `ValidationError` for a wrong allocation (a bug of this project).
 
     Graph inputs and outputs are outside the arena unless the plan is `static`: then the arena holds copies of the
     inputs from the start and the outputs until the end, so that the program is independent of the caller's addresses.

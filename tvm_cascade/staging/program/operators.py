@@ -153,7 +153,7 @@ def _names(indices: Any, at: Sequence[Any], axis: int, j: Any, extent: int) -> A
 
 
 def _last_updates(indices: Any, shape: Sequence[int], axis: int) -> Any:
-    """Compute the place of the last update for each element of `shape` along the axis, int32; -1 for none."""
+    """Compute the last update's place along the axis for each element of `shape`, int32; -1 for none."""
     j = te.reduce_axis((0, indices.shape[axis]), "j")
 
     def last(*at: Any) -> Any:
@@ -174,7 +174,7 @@ def _updated(data: Any, updates: Any, places: Any, axis: int) -> Any:
 
 
 def _collected(indices: Any, updates: Any, shape: Sequence[int], axis: int, reduction: str) -> Any:
-    """Compute the sum or product of the updates for each element of `shape`."""
+    """Compute the sum or product of updates for each element of `shape`."""
     j = te.reduce_axis((0, indices.shape[axis]), "j")
     unit = tirx.const(1 if reduction == "mul" else 0, updates.dtype)
     reduced = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")

@@ -1,5 +1,5 @@
-"""Staged programs: a schedule's kernel launches and the places of tensors inside others. `ScheduleStages` emits them as
-Relax.
+"""Staged programs: a schedule's kernel launches and the places of tensors inside others. `ScheduleStages` emits these
+as Relax.
 
 A *step* is one launch point: a kernel, or all kernels in a stage with several groups.
 """
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of a tensor: `offset` bytes into the storage of tensor `root`."""
+    """A tensor's location: `offset` bytes into the storage of tensor `root`."""
 
     root: int
     offset: int = 0
@@ -60,13 +60,13 @@ class Program:
         return alignment(self.captured)
 
     def bytes_of(self, root: int) -> int:
-        """Return the size in bytes of the storage of tensor `root`."""
+        """Return the storage size of tensor `root` in bytes."""
         graph = self.net.graph
         return max(p.offset + packed_bytes(graph, self.packed, t) for t, p in enumerate(self.places) if p.root == root)
 
 
 def alignment(captured: bool) -> int:
-    """Return the alignment in bytes of tensors inside others; the runtime copies views at other offsets to new memory."""
+    """Return the alignment in bytes for tensors inside others; the runtime copies views at other offsets to new memory."""
     return ALIGNMENT if captured else VECTOR_BYTES
 
 
