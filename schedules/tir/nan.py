@@ -39,6 +39,20 @@ def keep_nan(func: PrimFunc) -> PrimFunc:
     return func.with_body(body)
 
 
+def bounds_as_choices(func: PrimFunc) -> PrimFunc:
+    """`func` with every bound of floats by a constant as a choice, which keeps NaN and which simplifying leaves alone."""
+    body = func.body
+    for kind, beyond in ((tirx.Max, tirx.LT), (tirx.Min, tirx.GT)):
+        body = replace(body, kind, partial(_chosen, beyond=beyond))
+    return func.with_body(body)
+
+
+def _chosen(node: Any, beyond: Any) -> Any:
+    value, bound = (node.a, node.b) if _is_constant(node.b) else (node.b, node.a)
+    is_bound = "float" in dtype_of(node) and _is_constant(bound) and not _is_constant(value)
+    return tirx.Select(beyond(value, bound), bound, value) if is_bound else node
+
+
 def keep_nan_in_vectors(func: PrimFunc) -> PrimFunc:
     """Rewrite float32 maxima, minima and comparisons in `func` into forms that handle NaN on cores with MVE.
 

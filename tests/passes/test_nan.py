@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
+from tvm import relax
 from tvm.script import tirx as T
 
 pytest.importorskip("onnx")
@@ -13,9 +15,11 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_cascade
+from tvm_cascade.frontend import load
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.schedules.tir import collect, tirx
 from tvm_cascade.schedules.tir.nan import keep_nan
-from tvm_cascade.testing.onnx_nodes import check_network
+from tvm_cascade.testing.onnx_nodes import check_network, save_network
 
 X = np.array([[np.nan, 2, 3, -1], [1, np.nan, 3, -2], [1, 2, np.nan, 9], [8, 2, 3, np.nan], [1, 2, 3, 4]], "float32")
 Y = X[:, ::-1].copy()
@@ -65,6 +69,21 @@ def test_a_window_s_maximum_is_nan_or_infinite(tmp_path: Path, emulator: None, t
         products = np.einsum("nchw,dc->ndhw", Z, held["w"][:, :, 0, 0])
     wanted = [want, np.maximum(want, 0), np.maximum(products, 0)]
     check_network(tmp_path, nodes, {"x": Z}, ["y", "z", "v"], held, target=target, wanted=wanted)
+
+
+@pytest.mark.parametrize("objective", ["bytes", "latency"])
+def test_pipelines_keep_nan(tmp_path: Path, objective: str) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Clip", ["x", "low", "high"], ["z"]),
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[5, 5]),
+    ]
+    bounds = {"low": np.float32(-0.5), "high": np.float32(0.5)}
+    mod = load(save_network(tmp_path / "network.onnx", nodes, {"x": Z}, ["y", "z", "p"], bounds))
+    program = tvm.compile(mod, target="llvm", relax_pipeline=cascade_pipeline(objective=objective))
+    made = [a.numpy() for a in relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(Z))]
+    for ours, want in zip(made, (np.maximum(Z, 0), np.clip(Z, -0.5, 0.5), Z.max((2, 3), keepdims=True)), strict=True):
+        np.testing.assert_array_equal(ours, want)
 
 
 def test_thresholds_and_sums_of_infinities(tmp_path: Path) -> None:
