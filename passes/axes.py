@@ -24,7 +24,7 @@ _ROWS = {"NHWC": NHWC_ROWS, "NCHW": NCHW_ROWS}
 
 @dataclass(frozen=True)
 class Use:
-    """An operator's input and output tensors, by index, and its access pattern."""
+    """An operator's input and output tensors, by index, and the access pattern."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

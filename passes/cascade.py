@@ -110,7 +110,7 @@ class _Block:
 
 
 class _Rewriter:
-    """Writer of a module with planned regions and their programs."""
+    """Writer of a module with planned regions and programs."""
 
     def __init__(self, mod: Any, request: PlanRequest, core: KernelTarget) -> None:
         self.mod, self.request, self.core = mod, request, core
@@ -253,7 +253,7 @@ def _named(region: Region) -> str:
 
 
 def _regions_inlined(mod: Any) -> Any:
-    """Inline the region functions of `PartitionRegions` into their callers."""
+    """Inline the region functions of `PartitionRegions` into the callers."""
     regions = {g: f for g, f in mod.functions.items() if f.attrs is not None and REGION in f.attrs}
     if not regions:
         return mod
@@ -263,7 +263,7 @@ def _regions_inlined(mod: Any) -> Any:
 
 
 def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
-    """Remove the private PrimFuncs among `candidates` that nothing in `mod` calls any more."""
+    """Remove the private PrimFuncs among `candidates` not called in `mod` any more."""
     bodies = [f.body for f in mod.functions.values() if isinstance(f, (relax.Function, tirx.PrimFunc))]
     called = {g for body in bodies for g in functions_called(body)}
     for gv in candidates - called:

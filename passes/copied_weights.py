@@ -26,7 +26,7 @@ _MEMCPY = 34 / 64  # instructions a byte of newlib's memcpy: two for each four b
 
 @dataclass(frozen=True)
 class WeightReads:
-    """A plan's copyable constants, with their number of reads."""
+    """A plan's copyable constants, with the number of reads."""
 
     items: tuple[FlashItem, ...]
     reads: np.ndarray  # bytes of an inference, [operator, constant]

@@ -26,7 +26,7 @@ class _Infeasible(InfeasibleError):
 
 
 def register_error_classes() -> None:
-    """Register the exception classes that passes raise with TVM's FFI."""
+    """Register the passes' exception classes with TVM's FFI."""
     register: Any = tvm_ffi.register_error
     for kind in (GraphError, UsageError, ValidationError, InfeasibleError, SearchStopped):
         register(kind.__name__, kind)

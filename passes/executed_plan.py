@@ -129,7 +129,7 @@ class _Network:
 
 
 def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.ndarray:
-    """Draw random elements; integers that may be indices (`narrow`) become zeros."""
+    """Draw random elements; possible indices (`narrow`) become zeros."""
     kind = np.dtype(tensor.dtype)
     if tensor.dtype == "bool":
         return random.integers(0, 2, tensor.shape).astype(np.bool_)
@@ -187,7 +187,7 @@ class _Program:
 
     @cached_property
     def functions(self) -> dict[GlobalVar, PrimFunc]:
-        """Make the program's functions, with an entry that runs a single segment."""
+        """Make the program's functions, with an entry for running a single segment."""
         functions: Any = getattr(self.lowered.mod, "functions")  # noqa: B009 (a field of run time)
         made = {gv: portable(f) for gv, f in functions.items() if gv.name_hint != self.lowered.invoke}
         invoke = GlobalVar(self.lowered.invoke)
@@ -244,9 +244,9 @@ class _Program:
 
 
 def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
-    """Make a plan's driver with a further parameter: it runs segment number `segment` alone.
+    """Make a plan's driver with a further parameter, the number `segment` of the only segment to run.
 
-    The driver is lowered with calls to `_MARKER` at its segments' starts.
+    The driver is lowered with calls to `_MARKER` at every segment's start.
     """
     head: list[Any] = []
     parts: dict[int, list[Any]] = {}
@@ -264,7 +264,7 @@ def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
 
 
 def _marked(stmt: Any) -> int | None:
-    """Return the number of the segment that begins with a statement."""
+    """Return the number of the segment beginning with a statement."""
     call = getattr(stmt, "value", None)
     if not isinstance(stmt, tirx.Evaluate) or not isinstance(call, Call) or len(call.args) != 2:
         return None
@@ -272,7 +272,7 @@ def _marked(stmt: Any) -> int | None:
 
 
 def _calling(func: PrimFunc, functions: Mapping[GlobalVar, Any]) -> PrimFunc:
-    """Return `func` with the variables of `functions` in its calls, by name."""
+    """Return `func` with the variables of `functions` in the calls, by name."""
     named = {gv.name_hint: gv for gv in functions}
     body = tir.replace(func.body, GlobalVar, lambda gv: named.get(gv.name_hint, gv))
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
@@ -340,7 +340,7 @@ class _Comparison:
         return {tensor.index: value for tensor, value in program.run({t: self.want[t] for t in graph.inputs})}
 
     def check(self, tensor: Tensor, got: np.ndarray) -> None:
-        """Raise `ValidationError` unless a tensor is as the network makes it."""
+        """Raise `ValidationError` unless a tensor equals the network's."""
         want = self.want[tensor.index]
         if _same(got, want):
             return

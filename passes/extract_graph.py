@@ -94,7 +94,7 @@ class Analyses:
 
 
 def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Test that arrays are equal in every bit."""
+    """Test for equality in every bit."""
     return all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         for a, b in zip(one, other, strict=True)
@@ -188,7 +188,7 @@ def _bytes_of(constants: Sequence[np.ndarray]) -> int:
 
 
 def _offsets_of_view(call: Call) -> tuple[int, ...] | None:
-    """Return a call's `view_offsets`; None if it is no view."""
+    """Return a call's `view_offsets`; None unless a view."""
     return None if call.constants or call.must_copy else view_offsets(call.func, len(call.inputs))
 
 
@@ -226,7 +226,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
 
 
 def _as_built(made: Computation) -> RowAccess:
-    """Return an operator's access; opaque if its row kernel cannot be built."""
+    """Return an operator's access; opaque if the row kernel cannot be built."""
     kernel = made.kernel
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 
@@ -257,7 +257,7 @@ def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
 
 
 def _target(call: Call) -> dict[str, Any]:
-    """Return the fields for an operator that writes a state."""
+    """Return the fields for a state-writing operator."""
     return {} if call.target is None else {"target": call.target, "in_place": (call.target,)}
 
 

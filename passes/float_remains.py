@@ -21,7 +21,7 @@ _PRODUCTS = ("relax.matmul", *_CONVOLUTIONS, *_TRANSPOSED)
 
 @dataclass(frozen=True, slots=True)
 class FloatRemain:
-    """An operator that `LowerQuantized` left in float."""
+    """An operator left in float by `LowerQuantized`."""
 
     name: str  # of the tensor it writes
     operator: str

@@ -77,7 +77,7 @@ def fuse_float_layers(mod: Module) -> Module:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A convolution or product, and the following operators applied by its kernel."""
+    """A convolution or product, and the following operators applied in the kernel."""
 
     core: Call
     values: tuple[Value, ...]  # the variables of its operators

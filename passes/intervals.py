@@ -46,7 +46,7 @@ def is_affine(expr: Any) -> bool:
 
 
 def hull(a: Strided, b: Strided) -> Strided:
-    """Return a strided interval that contains both `a` and `b`."""
+    """Return a strided interval around both `a` and `b`."""
     return Strided(min(a.lo, b.lo), max(a.hi, b.hi), gcd(a.step, b.step, abs(a.lo - b.lo)))
 
 

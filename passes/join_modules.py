@@ -57,7 +57,7 @@ def join_modules(programs: Mapping[str, tvm.IRModule], taken: Collection[str] = 
 
 
 def _variable(name: str, ty: Any) -> Any:
-    """Make a global variable with that type, as Relax's normalizer requires for calls."""
+    """Make a global variable with the given type, as Relax's normalizer requires for calls."""
     variable = tvm.ir.GlobalVar(name)
     relax.expr._update_type(variable, ty)
     return variable

@@ -56,7 +56,7 @@ def _take(bb: Any, call: Any) -> Any:
 
 
 def _take_one(bb: Any, call: Any, index: int) -> Any:
-    """Lower `relax.take` with a single index that is a number, no tensor."""
+    """Lower `relax.take` with a single index: a number, no tensor."""
     shape, mode = shape_of(call.args[0]), str(call.attrs.mode)
     axis = int(call.attrs.axis or 0) % len(shape)
     extent = shape[axis]
@@ -323,7 +323,7 @@ def _resized(bb: Any, call: Any) -> Any:
 def _sampled(bb: Any, call: Any) -> Any:
     """Lower a sampled grid that reflects between aligned corners on a single-element axis: TVM divides by zero.
 
-    Between two equal elements every place, and every reflection, equals that element.
+    Between two equal elements every place, and every reflection, equals these elements.
     """
     if str(call.attrs.padding_mode) != "reflection" or not call.attrs.align_corners:
         return _by_tvm(bb, call)

@@ -1,4 +1,4 @@
-"""The module that `LowerQuantized` lowered, kept in an attribute of the lowered module.
+"""The module lowered by `LowerQuantized`, kept in an attribute of the lowered module.
 
 Graph substitutions rewrite quantized operators, not integer operators, so `Cascade` after `LowerQuantized` starts from
 the module before. The attribute is a tensor with the bytes of the module's JSON: TVM cannot print a module inside a
@@ -36,5 +36,5 @@ def source_of(mod: IRModule) -> IRModule | None:
 
 
 def without_source(mod: IRModule) -> IRModule:
-    """Remove the attribute from `mod`; return `mod` if it has none."""
+    """Remove the attribute from `mod`; return `mod` without the attribute unchanged."""
     return mod.without_attr(SOURCE_ATTR) if SOURCE_ATTR in dict(mod.attrs or {}) else mod

@@ -22,7 +22,7 @@ from tvm_cascade.substitution.export_onnx import Emitter
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A call, and its tensors' names."""
+    """A call, and the tensors' names."""
 
     call: Any
     names: list[str]
@@ -58,7 +58,7 @@ Form = Callable[[Emitter, Given], list[str]]
 
 
 class _NoFormError(Exception):
-    """The call has an attribute that ONNX has no word for."""
+    """The call has an attribute unknown to ONNX."""
 
 
 def _require(holds: bool) -> None:
@@ -309,7 +309,7 @@ class OnnxCalls:
     calls: Sequence[Any]
 
     def name(self, node: Node) -> str:
-        """Return the operator's name, with `relax.`; for a graph operator its kind."""
+        """Return the operator's name, with `relax.`; for a graph operator the kind."""
         return str(getattr(self.calls[int(node["key"])].op, "name", "opaque")) if node.kind == "opaque" else node.kind
 
     def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
@@ -338,7 +338,7 @@ class OnnxCalls:
 
 
 class _Nothing:
-    """An emitter that writes nothing."""
+    """An emitter without any output."""
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
         return [""] * outputs

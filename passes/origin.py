@@ -34,7 +34,7 @@ def file_name(variable: str) -> str | None:
 
 
 def plain(variable: str) -> str:
-    """Return a variable's name without its mark."""
+    """Return a variable's name without the mark."""
     return file_name(variable) or variable
 
 

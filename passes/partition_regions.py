@@ -66,7 +66,7 @@ REGION, OPERATORS, LEFT_OUT = "tvm_cascade.region", "tvm_cascade.operators", "tv
 
 @dataclass(frozen=True)
 class PartitionRegions(CascadePass):
-    """Move the operators of every region into a private function that `main` calls.
+    """Move the operators of every region into a private function called by `main`.
 
     Requires a function `main` of straight-line code with static shapes. Ensures that the module computes the same
     values; Relax operators are legalized. The module docstring shows an example.

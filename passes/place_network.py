@@ -56,7 +56,7 @@ class _Placed:
 
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
-    """Plan a request that names memories, or RAM for copied weights."""
+    """Plan a request with named memories, or RAM for copied weights."""
     if request.memory:
         return plan_in_memories(request, options, planned, progress)
     return with_copies(planned(request, True, frozenset()), request)

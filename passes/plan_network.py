@@ -124,7 +124,7 @@ class _Once:
     promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
 
     def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
-        """Return a lowered module, and its graph."""
+        """Return a lowered module, and the graph."""
         key = (id(mod), kernels == kernels.untuned)
         if key not in self.modules:
             integers = lower_integers(mod)
@@ -132,7 +132,7 @@ class _Once:
         return self.modules[key][1:]
 
     def promised(self, mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
-        """Return `promised`, cached under the part of the request it depends on."""
+        """Return `promised`, cached under the relevant part of the request."""
         key = (id(mod), request.rewrite, request.layerwise, request.max_macs)
         if key not in self.promises:
             self.promises[key] = promised(mod, request, progress)
@@ -176,7 +176,7 @@ def _plan_network(
 
 
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
-    """Return the rewritten module promised by substitutions; unchanged if the request excludes them.
+    """Return the rewritten module promised by substitutions; unchanged if the request excludes substitutions.
 
     Substitutions rewrite a lowered module's source, provided that the module has not changed since the lowering.
     """

@@ -93,7 +93,7 @@ def _calling(func: PrimFunc, renamed: dict[str, GlobalVar]) -> PrimFunc:
 
 
 def _copy_function(dtype: str) -> PrimFunc:
-    """Build a PrimFunc `copy(to, source, count)` that copies `count` elements of `dtype`."""
+    """Build a PrimFunc `copy(to, source, count)` for `count` elements of `dtype`."""
     to, source = (tirx.Var(n, PointerType(PrimType(dtype))) for n in ("to", "source"))
     count, i = tirx.Var("count", "int32"), tirx.Var("i", "int32")
     views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]

@@ -94,7 +94,7 @@ class PreparedGraph:
 
 
 def _footprints(site: Site, chosen: dict[Any, Any]) -> KernelFootprints:
-    """Collect an operator's kernel forms; `chosen` caches them across candidates."""
+    """Collect an operator's kernel forms; `chosen` caches the forms across candidates."""
     key = ("forms", id(site.row), *_key(site.graph, site.op, site.computed))
     if key not in chosen:
         with about(site.op.name):

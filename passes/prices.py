@@ -60,7 +60,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class TimeRule:
-    """The rule that decides between two candidates' plans, by arena and by cost."""
+    """The rule for deciding between two candidates' plans, by arena and by cost."""
 
     options: PlanOptions
     prices: Prices

@@ -79,7 +79,7 @@ _END = "end the network before it"
 
 
 def _is_cut_from(func: PrimFunc) -> bool:
-    """Test that kernels can be cut from a PrimFunc.
+    """Test whether kernels can be cut from a PrimFunc.
 
     They cannot if loops in a block without stated writes (`te.extern`) write an output, or if a loop's length depends
     on data.
@@ -209,7 +209,7 @@ def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
 
 
 def copy_func(tensor: Tensor) -> PrimFunc:
-    """Build a PrimFunc that copies a tensor."""
+    """Build a PrimFunc for copying a tensor."""
     x = te.placeholder(tensor.shape, tensor.dtype, name="x")
     return te.create_prim_func([x, te.compute(tensor.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
 
@@ -223,5 +223,5 @@ def _activations_first(func: PrimFunc, given: Sequence[Given]) -> PrimFunc:
 
 
 def readable(name: str) -> str:
-    """Return an operator's name from its PrimFunc's name: without leading and trailing underscores."""
+    """Return an operator's name from the PrimFunc's name: without leading and trailing underscores."""
     return name.strip("_") or "op"

@@ -1,4 +1,4 @@
-"""`RewriteForMemory`: fuses concats into their consumers to lower peak memory (after Serenity, section 3.3).
+"""`RewriteForMemory`: fuses concats into consumers to lower peak memory (after Serenity, section 3.3).
 
 A concat's consumer becomes a single PrimFunc that reads the parts from separate tensors, so the concatenated tensor is
 never stored. Serenity splits the consumer into partial convolutions and adds the results. Exact integer arithmetic
@@ -31,7 +31,7 @@ ATTRIBUTE = "cascade_folded_concats"
 
 @dataclass(frozen=True)
 class RewriteForMemory(CascadePass):
-    """Fuse concats into consumers where that lowers the peak of the best order.
+    """Fuse concats into consumers if that lowers the peak of the best order.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized` and before
     `OrderOps`. Ensures the same values bit for bit. The attribute `cascade_folded_concats` of `main` counts the concats
@@ -58,7 +58,7 @@ class RewriteForMemory(CascadePass):
 
 
 def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
-    """Fuse the concats in `names` (from `foldable`) into their consumers."""
+    """Fuse the concats in `names` (from `foldable`) into the consumers."""
     return _Folder(mod.clone(), names).run() if names else mod
 
 
@@ -91,7 +91,7 @@ def foldable(graph: Graph) -> tuple[str, ...]:
 
 
 class _Folder:
-    """Rebuilds `main` with the chosen concats fused into their consumers."""
+    """Rebuilds `main` with the chosen concats fused into the consumers."""
 
     def __init__(self, mod: Any, chosen: Collection[str]) -> None:
         self.mod, self.chosen = mod, chosen

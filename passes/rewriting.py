@@ -45,7 +45,7 @@ class Rewritten:
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:
-    """Return the outcome "not rewritten": `mod` itself, its cost and the reason."""
+    """Return the outcome "not rewritten": `mod` itself, the cost and the reason."""
     return Rewritten(mod, (), cost, cost, unit, reason)
 
 

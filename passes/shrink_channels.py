@@ -1,4 +1,4 @@
-"""`ShrinkChannels`: removes channels that quantized networks compute in vain (`substitution.dead_channels`).
+"""`ShrinkChannels`: removes channels computed in vain in quantized networks (`substitution.dead_channels`).
 
 The weights tell first whether a network has any, so all other networks cost next to nothing.
 """
@@ -106,7 +106,7 @@ def file_weight_bytes(mod: IRModule) -> int:
 
 
 def _constants(value: Any) -> Iterator[Any]:
-    """Yield the constants that a binding reads, but scales and zero points."""
+    """Yield the constants read by a binding, except scales and zero points."""
     waiting = [*value.args] if isinstance(value, relax.Call) else [value]
     if name_of(value) in _QUANTIZED:
         del waiting[1:]

@@ -186,7 +186,7 @@ class _Assigned:
         return [Call(like.name, "reshape", _reshaped(self.tensors[after], like), (after,), (), (joined,))]
 
     def _after(self, tensors: Sequence[int]) -> int:
-        """Return the first position behind the calls that write `tensors`."""
+        """Return the first position behind the calls writing `tensors`."""
         return max((k + 1 for k, c in enumerate(self.calls) if set(c.outputs) & set(tensors)), default=0)
 
     def _tensor(self, name: str, like: Tensor) -> int:
@@ -195,7 +195,7 @@ class _Assigned:
 
 
 def _reading(calls: Sequence[Call], tensor: int, instead: int) -> list[Call]:
-    """Copy calls with `tensor` replaced by another tensor in their inputs."""
+    """Copy calls with `tensor` replaced by another tensor in the inputs."""
     return [replace(c, inputs=tuple(instead if t == tensor else t for t in c.inputs)) for c in calls]
 
 
@@ -210,7 +210,7 @@ def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
 
 
 def _reshaped(tensor: Tensor, like: Tensor) -> PrimFunc:
-    """Build a PrimFunc (tensor, output) that outputs the tensor's elements in another shape."""
+    """Build a PrimFunc (tensor, output) for the tensor's elements in another shape."""
     value = te.placeholder(tensor.shape, tensor.dtype, name="value")
 
     def element(*index: Any) -> Any:
@@ -262,7 +262,7 @@ def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int
 
 
 def _element(tensor: Any, at: Any) -> Any:
-    """Return element `at` of a tensor, counted through all its axes."""
+    """Return element `at` of a tensor, counted through all axes."""
     shape = [int(d) for d in tensor.shape]
     strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
     return tensor(*(tirx.floormod(tirx.floordiv(at, s), d) for s, d in zip(strides, shape, strict=True)))

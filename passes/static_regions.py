@@ -46,13 +46,13 @@ class Output:
 
 
 def outputs_of(var: Var) -> list[Output]:
-    """List a variable's tensors: itself, or its tuple's fields."""
+    """List a variable's tensors: itself, or the tuple's fields."""
     return [Output(var, k) for k in (range(len(var.ty.fields)) if _is_tuple(var.ty) else (None,))]
 
 
 @dataclass(frozen=True)
 class Region:
-    """Bindings of a dataflow block that are planned together."""
+    """Bindings in a dataflow block, planned together."""
 
     bindings: tuple[Binding, ...]  # in program order
     inputs: tuple[Var, ...]  # tensors: function parameters in their order, then variables in program order

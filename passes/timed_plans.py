@@ -98,7 +98,7 @@ class SegmentPrices:
         return [self._price(search, segment) for segment in asked]
 
     def _keys(self, search: Search, segment: Asked) -> Iterator[tuple[int, object]]:
-        """Yield a segment's operators, each with everything its counts depend on."""
+        """Yield a segment's operators, each with everything the counts depend on."""
         i, j, interleaving = segment
         costs = search.costs
         tables, held, members = costs.tables, costs.held(i, j, interleaving), costs.members(i, j)

@@ -104,7 +104,7 @@ class AccessPattern:
     def demand(
         self, restricted: Mapping[Buffer, Mapping[int, Strided]], outputs: Sequence[Buffer] | None = None
     ) -> dict[Buffer, Box]:
-        """Compute the box of every buffer that the requested output parts depend on.
+        """Compute every buffer's box for the requested output parts.
 
         `restricted[output][axis]` limits an output axis; all other axes are requested in full. With `outputs`, only
         these outputs are requested.

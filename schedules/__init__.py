@@ -1,6 +1,6 @@
 """TIR schedules and kernels of operators; exports the schedule primitives `stripe` and `rolling_buffer`.
 
-The primitives are imported at first use: kernels are written without them.
+The primitives are imported at first use: kernels are written without primitives.
 """
 
 from __future__ import annotations

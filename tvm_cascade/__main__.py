@@ -1,4 +1,4 @@
-"""`python -m tvm_cascade` is `tvm-cascade`; importing it runs nothing."""
+"""`python -m tvm_cascade` is `tvm-cascade`; an import runs nothing."""
 
 from tvm_cascade.cli import main
 

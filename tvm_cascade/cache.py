@@ -41,7 +41,7 @@ class Cache:
     def value(self, kind: str, inputs: Callable[[], Sequence[str | bytes]], make: Callable[[], bytes]) -> bytes:
         """Return the stored value of `kind` for `inputs`, or call `make()` and store the result.
 
-        `inputs` returns everything that `make` depends on.
+        `inputs` returns everything `make` depends on.
         """
         if self.folder is None:
             return make()

@@ -40,7 +40,7 @@ def _is_whole(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class optional:
-    """`check`, or None for an option that was not given."""
+    """Return `check`, or None for an option left out."""
 
     check: Check
 
@@ -164,7 +164,7 @@ seconds = number(float, 0, what="a number of seconds", above=True)
 
 
 def text(option: str, value: Any) -> str:
-    """Check for a text that is not empty."""
+    """Check for a non-empty text."""
     if not isinstance(value, str) or not value.strip():
         raise refusal(option, value, "give a text that is not empty")
     return value

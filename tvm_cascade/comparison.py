@@ -1,4 +1,4 @@
-"""Compare two plans, projects or runs by the figures in their files."""
+"""Compare two plans, projects or runs by the figures in the files."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _EXTERNAL = b"location"  # in an ONNX file whose weights are in other files
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A network compiled as far as its files."""
+    """A network compiled as far as files."""
 
     told: PlanResult
     emitted: Emitted
@@ -97,7 +97,7 @@ def read(key: str | None, cache: Cache) -> Compiled | None:
 
 
 def keep(key: str | None, made: Compiled, cache: Cache) -> None:
-    """Store a compilation, provided that reading gives the same back."""
+    """Store a compilation, provided reading gives the same back."""
     if key is None or made.told.limited:
         return
     kept = _Kept(replace(made.told, seconds=0.0), made.emitted.network, made.emitted.host(), made.lines)
@@ -316,7 +316,7 @@ def write_project(
 ) -> firmware.Written:
     """Write the project into `folder` atomically; keep files the user has edited or added in an older project there.
 
-    Raises `InfeasibleError` if the linked image exceeds its board.
+    Raises `InfeasibleError` if the linked image exceeds the board.
     """
     written: list[firmware.Written] = []
     options = plan_options(request.plan, kernel_target(request.target, build.backend, build.optimise))

@@ -56,13 +56,13 @@ def about(*operators: str) -> Iterator[None]:
 
 
 class UsageError(CascadeError):
-    """An option or argument that cannot be right."""
+    """An impossible option or argument."""
 
     kind = "usage"
 
 
 class LoadError(CascadeError):
-    """A model file that cannot be read: missing, truncated, or in another format."""
+    """An unreadable model file: missing, truncated, or in another format."""
 
     kind = "load"
 
@@ -77,7 +77,7 @@ _FEW = 40  # names that a message lists
 
 
 class UnsupportedOperatorError(LoadError):
-    """A model file with operators that the project cannot import or lower."""
+    """A model file with operators the project cannot import or lower."""
 
     kind = "unsupported_operator"
 
@@ -114,7 +114,7 @@ class GraphError(CascadeError):
 
 
 class MissingToolError(CascadeError):
-    """A tool outside Python (cross compiler, emulator) that is not installed."""
+    """A missing tool outside Python (cross compiler, emulator)."""
 
     kind = "missing_tool"
 
@@ -135,7 +135,7 @@ class ToolError(CascadeError):
 
 
 class InfeasibleError(CascadeError):
-    """A memory cap that no plan in the search space meets.
+    """A memory cap no plan in the search space meets.
 
     Attributes
     ----------

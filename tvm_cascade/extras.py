@@ -1,4 +1,4 @@
-"""Packages needed only by some commands, and the extra that installs each."""
+"""Packages needed only by some commands, and the extra for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
 
 
 def remedy(package: str) -> str:
-    """Return the command that installs a package."""
+    """Return the command for installing a package."""
     return f"pip install 'tvm-cascade[{_EXTRAS[package][1]}]'" if package in _EXTRAS else f"pip install {package}"
 
 

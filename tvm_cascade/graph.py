@@ -247,7 +247,7 @@ class Graph:
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """Return for each operator all predecessors, ascending, each once.
 
-        Predecessors write an input, or read the state that the operator overwrites.
+        Predecessors write an input, or read the state overwritten by the operator.
         """
         before = [{p for t in op.inputs if (p := self.producer[t]) is not None} for op in self.ops]
         for op in self.ops:
@@ -304,7 +304,7 @@ def rebuilt(
 
 
 def _check(graph: Graph) -> None:
-    """Raise `GraphError` for a graph that is not well formed."""
+    """Raise `GraphError` for a malformed graph."""
     known = set(graph.inputs)
     for i, t in enumerate(graph.tensors):
         if t.index != i:
@@ -344,7 +344,7 @@ def _wrong(op: Op, what: str) -> GraphError:
 
 
 def _check_target(graph: Graph, op: Op) -> None:
-    """Raise `GraphError` if an operator cannot take over the bytes of its target."""
+    """Raise `GraphError` if an operator cannot take over the target's bytes."""
     state, made = graph.tensors[op.inputs[op.target or 0]], graph.tensors[op.outputs[0]]
     alike = len(op.outputs) == 1 and (state.shape, state.dtype) == (made.shape, made.dtype)
     own = state.index in graph.inputs and [s for s, _ in graph.states].count(state.index) == 1 and not op.view

@@ -29,7 +29,7 @@ class Ram:
         return f"ram_{self.name}" if self.name else "arena"
 
     def __str__(self) -> str:
-        """Spell the memory as `--memory` takes it."""
+        """Spell the memory as `--memory` does."""
         return self.name if self.capacity is None else f"{self.name}={self.capacity}:{self.cycles_per_byte:g}"
 
 

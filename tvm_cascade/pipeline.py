@@ -142,7 +142,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
 
 
 def _shrunk(loaded: Loaded, progress: Progress) -> Loaded:
-    """Remove dead channels, unless the request keeps them."""
+    """Remove dead channels, unless the request keeps such channels."""
     if not loaded.request.shrink or is_lowered(loaded.mod):
         return loaded
     mod, removed = shrink_channels(loaded.mod)
@@ -355,7 +355,7 @@ def _flash_bytes(planned: Planned) -> tuple[int, int]:
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:
-    """Return the bytes that copied weights add to a memory, alignment included."""
+    """Return the bytes added to a memory by copied weights, alignment included."""
     used = {use.ram.name: use.bytes for use in chosen.plan.placed}
     copied = chosen.copied
     return {copied.memory: -used[copied.memory] % ALIGN + copied.bytes} if copied.memory and copied.bytes else {}
@@ -392,7 +392,7 @@ def check(planned: Planned, progress: Progress = lambda _line: None) -> None:
 
 
 def _transform(prepared: PreparedGraph) -> Callable[[PrimFunc], PrimFunc] | None:
-    """Return the transformation applied to each kernel as it is lowered, or None."""
+    """Return the transformation applied to each kernel on lowering, or None."""
     return with_joined_products if joins_products(prepared.core) else None
 
 

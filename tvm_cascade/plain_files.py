@@ -21,7 +21,7 @@ def readable(path: str | Path) -> Path:
 def why_not_replaced(path: str | Path, folder: bool = False) -> str:
     """Return why a file, or folder, cannot be written at `path` as a whole; "" if nothing is in the way.
 
-    A device such as /dev/null is written as it is, and stays.
+    A device such as /dev/null is written in place, and stays.
     """
     if os.path.abspath(path).startswith(_STREAMS):
         return "is what a process has open"

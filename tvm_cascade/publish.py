@@ -159,7 +159,7 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def _put(staging: Path, place: Path) -> None:
-    """Move `staging` to `place`; a folder that is there is removed."""
+    """Move `staging` to `place`; a folder there is removed."""
     if not place.exists():
         staging.rename(place)
     elif _swap(staging, place):

@@ -48,7 +48,7 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Build a record from the `options` that are fields; ignore the rest."""
+        """Build a record from the field names in `options`; ignore the rest."""
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
     @classmethod
@@ -60,7 +60,7 @@ class Asked:
 
 @cache
 def checks_of(record: type[Asked]) -> Mapping[str, Check]:
-    """Return the checks of a record's fields by name, from their `Annotated` types."""
+    """Return the checks of a record's fields by name, from the `Annotated` types."""
     types = get_type_hints(record, include_extras=True)
     return {name: kind.__metadata__[0] for name, kind in types.items() if get_origin(kind) is Annotated}
 
@@ -209,7 +209,7 @@ class Request(Asked):
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest(Asked):
-    """Options that `stages` and `optimize` have in common."""
+    """Common options of `stages` and `optimize`."""
 
     target: Annotated[str, checks.text] = "cuda"
     device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
@@ -350,7 +350,7 @@ def request_of(target: str, options: Mapping[str, Any], known: Collection[str] =
 
 
 def refuse_unknown(options: Collection[str], known: Collection[str]) -> None:
-    """Raises `UsageError` for an option that is not `known`."""
+    """Raise `UsageError` for an option not in `known`."""
     for name in options:
         if name not in known:
             close = get_close_matches(name, known, 1)

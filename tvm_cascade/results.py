@@ -56,7 +56,7 @@ Data = TypeVar("Data", bound=Mapping[str, Any])
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(Generic[Data]):
-    """The result of `stages` and `optimize`; `data, text = result` unpacks it."""
+    """The result of `stages` and `optimize`, unpacked by `data, text = result`."""
 
     data: Data
     text: str
@@ -307,7 +307,7 @@ class PlanResult:
         return f'<iframe srcdoc="{escape(self._page())}" style="width:100%;height:40em;border:0"></iframe>'
 
     def _with_short_names(self) -> PlanResult:
-        """Return the result with names as text shows them."""
+        """Return the result with names shortened for text."""
         left_out = {short_name(name): reason for name, reason in self.left_out.items()}
         origins = {short_name(name): tensors for name, tensors in self.origins.items()}
         return replace(self, plan=with_short_names(self.plan), left_out=left_out, origins=origins)
@@ -450,7 +450,7 @@ def _listed(label: str, texts: Sequence[str], most: int) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class CompileResult(PlanResult):
-    """A plan and the project written for it."""
+    """A plan and the project written."""
 
     folder: Path = Path()
     target: str = ""

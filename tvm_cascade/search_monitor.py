@@ -168,13 +168,13 @@ def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
 
 
 def until_stopped(found: Iterable[Result]) -> Iterator[Result]:
-    """Yield the items of `found` until it raises `SearchStopped`."""
+    """Yield the items in `found` until `SearchStopped` is raised."""
     with suppress(SearchStopped):
         yield from found
 
 
 class _CutShort(Exception):
-    """Carries a result past `lru_cache`, which does not keep it."""
+    """Carries a result past `lru_cache`, which keeps no result when an exception is raised."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()

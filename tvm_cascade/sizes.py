@@ -1,4 +1,4 @@
-"""Sizes and frequencies as users write them: `65536`, `64KiB`, `64kB`; `168MHz`."""
+"""Sizes and frequencies in users' spelling: `65536`, `64KiB`, `64kB`; `168MHz`."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class IoSpec:
 
     @property
     def state_specs(self) -> tuple[TensorSpec, ...]:
-        """Return the states as inputs, under their own names."""
+        """Return the states as inputs, under the states' names."""
         specs = self.inputs[len(self.own_inputs) :]
         return tuple(replace(s, name=state.name) for s, state in zip(specs, self.states, strict=True))
 

@@ -127,7 +127,7 @@ def _load_extra() -> None:
 
 
 def _take_functions_by_namespace() -> None:
-    """Give modules the functions of their own namespace; do not read names again.
+    """Give modules the functions from the right namespace; do not read names again.
 
     The registry lists names in the order of registration.
     """

@@ -67,7 +67,7 @@ class KernelSource:
 
     @property
     def untuned(self) -> KernelSource:
-        """Return a source without `counter` and `tuned`, so that nothing is measured."""
+        """Return a source without `counter` and `tuned`, so nothing is measured."""
         return replace(self, counter=None, tuned=None)
 
 
@@ -82,7 +82,7 @@ class Network:
 
     @property
     def rule(self) -> TimeRule:
-        """Return the rule that compares candidates' plans."""
+        """Return the rule for comparing candidates' plans."""
         return TimeRule(self.options, self.kernels.prices)
 
 
@@ -134,7 +134,7 @@ class Candidate(ABC):
 
     @property
     def exactness(self) -> Exactness:
-        """Return how its results compare with the original network's."""
+        """Return how the results compare with the original network's."""
         return Exactness.BITS
 
     @abstractmethod

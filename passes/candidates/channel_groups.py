@@ -18,7 +18,7 @@ from tvm_cascade.passes.split_channels import with_channel_groups
 
 @dataclass(frozen=True)
 class ChannelGroups(Candidate):
-    """The network with some inverted bottlenecks tiled along their intermediate's channels."""
+    """The network with some inverted bottlenecks tiled along the intermediate's channels."""
 
     name = "channel groups"
     network: Network

@@ -15,7 +15,7 @@ from tvm_cascade.passes.candidates.candidate import Best, Candidate, Network, Pl
 
 @dataclass(frozen=True)
 class FloatLayersApart(Candidate):
-    """The network with its float layers' operators separate."""
+    """The network with all float layers' operators separate."""
 
     name = "float layers apart"
     network: Network

@@ -30,7 +30,7 @@ from tvm_cascade.substitution.rules import rules
 
 @dataclass(frozen=True)
 class Substitutions(Candidate):
-    """A rewritten network with its own best plan."""
+    """A rewritten network with a best plan."""
 
     name = "substitutions"
     mod: IRModule  # before substitution
@@ -95,7 +95,7 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
 
 
 def _without_clips(graph: dag.Dag) -> dag.Dag:
-    """Fuse clips of stored values into their producers, as `LowerQuantized` does without substitutions."""
+    """Fuse clips of stored values into the producers, as `LowerQuantized` does without substitutions."""
     matcher, pool, moved = Matcher(rules("fuse_quantized_clip")), graph.pool, dict[dag.Ref, dag.Ref]()
     for node in graph.nodes:
         made = pool.node(node.kind, tuple(moved.get(r, r) for r in node.inputs), node.attrs, node.types).outputs

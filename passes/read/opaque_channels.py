@@ -27,7 +27,7 @@ class OpaqueChannels:
     real: bool
 
     def of(self, program: Program, call: OperatorCall) -> tuple[dict[str, Any], Any]:
-        """Return an operator's attributes, and its table's stored tensor; None without a table."""
+        """Return an operator's attributes, and the table's stored tensor; None without a table."""
         rank = len(program.values[call.outputs[0]].shape)
         told = _channels(call, rank)
         found = None

@@ -49,7 +49,7 @@ class OperatorCall:
 
     @property
     def last_name(self) -> str:
-        """Return the name without its namespace: conv2d for nn.conv2d."""
+        """Return the name without the namespace: conv2d for nn.conv2d."""
         return self.name.rpartition(".")[2]
 
 

@@ -28,7 +28,7 @@ def table_kind(last_name: str) -> str:
 
 
 def relax_operator(kind: str) -> Any:
-    """Return the Relax function that builds an element-wise operator of the table."""
+    """Return the Relax function for an element-wise operator in the table."""
     names = (kind, *OPERATORS[kind].also)
     return next(getattr(family, name) for name in names for family in _FAMILIES if hasattr(family, name))
 

@@ -75,7 +75,7 @@ class Recurrence:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """Return the gates that have weights, in weight order."""
+        """Return the gates with weights, in weight order."""
         return tuple(g for g in CELLS[self.kind].gates if g != self.derived)
 
     @property

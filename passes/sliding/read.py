@@ -34,7 +34,7 @@ class ReadStep:
 
 @dataclass(frozen=True)
 class SlidingFunction:
-    """A function as a `SlidingNetwork`, with everything needed to write it back."""
+    """A function as a `SlidingNetwork`, with everything needed for writing the function back."""
 
     network: SlidingNetwork
     steps: tuple[ReadStep, ...]  # of `network.steps`

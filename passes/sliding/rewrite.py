@@ -28,7 +28,7 @@ class FrameNetwork:
 
 
 def write_frame(mod: Module, read: SlidingFunction, plan: FramePlan) -> FrameNetwork:
-    """Write `mod` with a `main` that follows `plan`; `read` is the plan's network."""
+    """Write `mod` with a `main` made by `plan`; `read` is the plan's network."""
     return _Writer(mod, read, plan).write()
 
 
@@ -109,7 +109,7 @@ class _Writer:
         return self.builder.emit(value, name_hint=name)
 
     def _emit_whole(self, step: ReadStep) -> None:
-        """Emit an operator that reads all rows of the inputs."""
+        """Emit an operator reading all rows of the inputs."""
         if step.total is not None:
             self._emit_total(step, step.total)
             return

@@ -152,7 +152,7 @@ def softmax(site: Site) -> Sliding:
 
 
 def normalization(site: Site) -> Sliding:
-    """Apply to normalizations over several axes, none of them time."""
+    """Apply to normalizations over several axes, not including time."""
     if site.axes[0] in {int(a) % len(site.shape) for a in site.call.attrs.axes} or not site.is_input(0):
         raise NotSliding
     return row_for_row(site, site.axes[0])

@@ -88,7 +88,7 @@ class Total:
 
 
 def find_totals(bindings: Sequence[Binding]) -> dict[Value, Total]:
-    """Find the operators of a function that sum stored integers, by result."""
+    """Find a function's sums over stored integers, by result."""
     found = _Finder(Reader({b.var: b.value for b in bindings}))
     made = {b.var: found.total(b.var, b.value) for b in bindings}
     return {var: total for var, total in made.items() if total is not None}
@@ -99,7 +99,7 @@ class _Finder:
     reader: Reader
 
     def total(self, var: Value, value: Value) -> Total | None:
-        """Find the sum that ends in a variable; None if there is none."""
+        """Find the sum ending in a variable; None if there is none."""
         try:
             if name_of(value) == "relax.quantize":
                 return self._island(var, value)

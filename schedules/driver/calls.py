@@ -197,7 +197,7 @@ class Caller:
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
         """Compute the tile (y, [x0, x1)) for step `step`, for steps of `pixels` pixels in rows with `columns` columns.
 
-        Return the statements that bind the variables, then y, x0 and x1.
+        Return the statements binding the variables, then y, x0 and x1.
         """
         per_row = -(-columns // pixels)
         if per_row == 1:

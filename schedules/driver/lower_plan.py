@@ -210,7 +210,7 @@ class Driver:
     def _advance(self, actor: int, counter: tuple[Var, Expr], segment: int) -> Stmt:
         """Run the next step of an operator, or of a streamed input's source, and increment the step counter.
 
-        `counter` is the memory element that counts the steps.
+        `counter` is the memory element with the step count.
         """
         state, at = counter
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")

@@ -152,7 +152,7 @@ def place_of(plan: Plan, tensor: int) -> int:
 
 
 def _first_address(plan: Plan, tensor: int) -> int:
-    """Return the first address of the area that contains a tensor."""
+    """Return the first address of the area around a tensor."""
     return area_at(areas(plan), place_of(plan, tensor)).start
 
 
@@ -174,7 +174,7 @@ def overwrites(plan: Plan, op: Op) -> bool:
 
 
 def _span(plan: Plan, tensor: int) -> tuple[int, int]:
-    """Return the addresses `[low, high)` that contain a tensor."""
+    """Return the addresses `[low, high)` around a tensor."""
     storage = plan.storages[tensor]
     if storage.row_addresses:
         return min(storage.row_addresses), max(storage.row_addresses) + plan.graph.tensors[tensor].row_bytes

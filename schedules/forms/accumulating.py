@@ -67,7 +67,7 @@ def accumulating(site: Site) -> Accumulating | str:
 
 @dataclass(frozen=True)
 class AccumulatingKernel(BuiltKernel):
-    """Steps that add input elements `[begin, end)` to the accumulator."""
+    """Steps adding input elements `[begin, end)` to the accumulator."""
 
     suffix: ClassVar[str] = "_sum"
 

@@ -64,7 +64,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Use:
-    """An operator in the segment in which a plan runs it."""
+    """An operator in a plan's segment."""
 
     plan: Plan
     segment: Segment

@@ -1,4 +1,4 @@
-"""Pixel tiles: steps that compute some neighbouring pixels of an output row.
+"""Pixel tiles: steps over some neighbouring pixels of an output row.
 
 If the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`), after a
 helper that fills the row table of each windowed input. Without a schedule, or without room for the tables in the plan's
@@ -51,7 +51,7 @@ FORM = PixelTiles()
 
 @dataclass(frozen=True)
 class GenericPixelKernel(BuiltKernel):
-    """Steps that call the generic pixel kernel (`schedules.kernels.pixel_kernel`)."""
+    """Steps with calls to the generic pixel kernel (`schedules.kernels.pixel_kernel`)."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
@@ -176,7 +176,7 @@ class PixelTileKernel(BuiltKernel):
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Steps of some pixels, before their kernels are built."""
+    """Steps of some pixels, before kernels are built."""
 
     tables: tuple[RowTable | None, ...]
     steps: Sequence[Columns]  # what each step of a row computes

@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32
 
 
 class RowAddresses(KernelForm):
-    """Form for operators that write single rows and read rows through windows."""
+    """Form for operators writing single rows and reading rows through windows."""
 
     way = Way.ROWS
 

@@ -1,4 +1,4 @@
-"""Row tables: the start of each kernel row of a step's window in the input's storage, and functions that fill them.
+"""Row tables: the start of each kernel row of a step's window in the input's storage, and the filling functions.
 
 In a ring of pixels, each kernel row of a window is a run of pixels, and as the ring is larger than the window, at most
 one run wraps around the ring's end. Every run's offset goes into a table in scratch; the wrapping run is copied behind
@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32,
 
 @dataclass(frozen=True)
 class RowTable:
-    """The row table of an input, for steps that compute pixel tiles."""
+    """The row table of an input, for pixel tile steps."""
 
     fill: Deferred  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
     footprint: RowTableFootprint

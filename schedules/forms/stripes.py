@@ -118,7 +118,7 @@ class StripeSteps(BuiltKernel):
 
     @abstractmethod
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
-        """Write the calls that compute row y of the current stripe."""
+        """Write the calls for row y of the current stripe."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class GenericStripeKernel(StripeSteps):
 
 @dataclass(frozen=True)
 class NarrowStripeKernel(StripeSteps):
-    """Steps that call narrow row kernels."""
+    """Steps with calls to narrow row kernels."""
 
     taps: tuple[int, ...]  # by input: kernel rows in its row table; 0: it is read directly, without a table
     stripes: Runs  # by run of stripes: the first one and its variant (or `NONE`)

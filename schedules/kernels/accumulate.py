@@ -33,7 +33,7 @@ from tvm_cascade.schedules.tir.staging import NotRowwiseError, inlined, stage
 
 @dataclass(frozen=True)
 class Accumulating:
-    """A kernel that consumes elements `[begin, end)` of the flattened input.
+    """A kernel for elements `[begin, end)` of the flattened input.
 
     Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` if
     `kernel.scratch_bytes > 0`; `acc`, pointer to the accumulator, 8-byte aligned; a pointer per output, to the whole
@@ -214,7 +214,7 @@ class _Parts:
 
 
 def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) -> dict[Var, Expr]:
-    """Compute an element's index along each of `axes` from its row-major position."""
+    """Compute an element's index along each of `axes` from the row-major position."""
     found: dict[Var, Expr] = {}
     below = prod(extents[v] for v in axes)
     for k, var in enumerate(axes):

@@ -33,7 +33,7 @@ def addressed_row_kernel(
 
 
 class AddressedAssembly(Assembly):
-    """Builder of a row kernel that reads through address tables."""
+    """Builder for a row kernel with reads through address tables."""
 
     def input(self, i: int, source: Buffer) -> None:
         shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]

@@ -116,7 +116,7 @@ class Assembly:
 
 
 def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel:
-    """Schedule an operator, extract its kernel and turn buffers into pointers.
+    """Schedule an operator, extract the kernel and turn buffers into pointers.
 
     Raises `NotRowwiseError` if the operator cannot be computed in the parts required by `made`.
     """

@@ -24,7 +24,7 @@ _NO_ROWS = "it does not write one output row by row"
 
 
 class NotPitchedError(Exception):
-    """A kernel that cannot write non-contiguous pixels; the message is the reason."""
+    """A kernel unable to write non-contiguous pixels; the message is the reason."""
 
 
 def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:

@@ -38,7 +38,7 @@ def pixel_kernel(
 
 
 def writes_pixels(func: PrimFunc, access: RowAccess) -> bool:
-    """Test that all outputs' rows are contiguous, so that parts can lie in rings of pixels."""
+    """Test all outputs' rows for being contiguous, so parts can lie in pixel rings."""
     axes = zip(tir.outputs_of(func), access.output_axes, strict=True)
     return all(axis is not None and prod(tir.shape_of(output)[:axis]) == 1 for output, axis in axes)
 

@@ -36,7 +36,7 @@ class Stage:
         return self.initial is None and len(tir.loads(value)) <= 1 and is_movement(value)
 
     def reads(self, buffer: Buffer) -> list[Any]:
-        """Return its loads of `buffer`."""
+        """Return the stage's loads of `buffer`."""
         return [v for v in tir.loads(self.store.value) if v.source.same_as(buffer)]
 
 
@@ -119,7 +119,7 @@ def _places(outer: tuple[Var, ...], user: Stage, load: Any) -> tuple[int, ...] |
 
 
 def macs_of_stages(stages: Sequence[Stage], params: Sequence[Buffer]) -> int:
-    """Count an operator's multiply-accumulates, without padding if its kernel skips padding."""
+    """Count an operator's multiply-accumulates, without padding if the kernel skips padding."""
     movers = {s.buffer: s for s in stages if s.moves and not _is_any(s.buffer, params)}
     return sum(_macs(stage, movers) for stage in stages)
 

@@ -61,7 +61,7 @@ def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rol
 def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
     """Write a group's loops: over the head's pixels, and inside them the stages in turn.
 
-    Variables of the head that `fixed` maps to values have no loops.
+    Head variables mapped to values by `fixed` have no loops.
     """
     head = group.head
     axes = [cut.axes[group] for cut in cuts]

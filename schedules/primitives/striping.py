@@ -18,7 +18,7 @@ from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, s_tir, 
 
 
 class StripeError(CascadeError):
-    """A block that cannot be striped or rolled; `block` names the block."""
+    """A block without stripes or rolling; `block` names the block."""
 
     def __init__(self, block: str, reason: str) -> None:
         super().__init__(f"block '{block}': {reason}")
@@ -120,7 +120,7 @@ def untouched(stage: Stage) -> bool:
 
 
 def grouped(stages: Sequence[Stage], output: Stage) -> list[Group]:
-    """Group `stages`, in the order of their heads."""
+    """Group `stages`, in head order."""
     into: dict[Stage, Stage] = {}
     for stage in stages:
         readers = [s for s in stages if s.reads(stage.buffer) and s is not stage]

@@ -180,7 +180,7 @@ class _Dot(_LaneOutputs):
                 self.finish_lanes(self.k.let(four, "four", "int32x4"), x, channel, words, p, j)
 
     def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Requantize outputs singly: lanes cannot do the form that rounds once."""
+        """Requantize outputs singly: lanes cannot do the single-rounding form."""
         k, q = self.k, self.conv.requantize
         for j in range(size):
             words = self.block_words(channel, j) + j % LANES

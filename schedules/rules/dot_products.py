@@ -89,7 +89,7 @@ class DotProduct:
         return tir.substitute(factor.load.indices[0], {self.loop.loop_var: i})
 
     def added(self, total: Callable[[Expr], Expr]) -> Stmt:
-        """Write the statement that replaces the sum by `total(sum)`."""
+        """Write the statement replacing the sum by `total(sum)`."""
         own = tirx.BufferLoad(self.store.buffer, self.store.indices)
         return tirx.BufferStore(self.store.buffer, total(own), self.store.indices)
 
@@ -170,7 +170,7 @@ def with_dot_products(kernel: RowKernel, target: KernelTarget) -> RowKernel | No
 
 @lru_cache(maxsize=512)  # candidates of a network share most of their kernels
 def _rewritten(func: PrimFunc, vectors: bool) -> PrimFunc | None:
-    """Rewrite a function's sums; None if it has none."""
+    """Rewrite a function's sums; None without sums."""
     found: list[DotProduct] = []
 
     def rewritten(loop: Any) -> Any:

@@ -45,7 +45,7 @@ class Binary:
     even: bool = False  # the output is rounded once, half to even
 
     def reach(self, operand: int) -> int:
-        """Return the largest distance of a stored value from its zero point."""
+        """Return the largest distance of a stored value from the zero point."""
         low, high = RANGE_OF[self.dtype]
         return max(high - self.zero_points[operand], self.zero_points[operand] - low)
 

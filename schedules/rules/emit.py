@@ -32,7 +32,7 @@ _VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tenso
 
 
 def best_step(count: int, most: int, whole: int = 0) -> int:
-    """Return the largest divisor of `count` that is at most `most`; `count` itself if it is at most `whole`."""
+    """Return the largest divisor of `count` up to `most`; `count` itself if at most `whole`."""
     return count if count <= whole else max(u for u in range(1, most + 1) if count % u == 0)
 
 

@@ -31,7 +31,7 @@ def has_few_taps(conv: QuantizedConv) -> bool:
 
 
 def few_taps(conv: QuantizedConv) -> RowKernel:
-    """Build the kernel of a convolution that `has_few_taps`."""
+    """Build the kernel for a convolution with `has_few_taps`."""
     return _FewTaps(conv).build()
 
 

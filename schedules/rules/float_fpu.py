@@ -185,7 +185,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def biases_of(layer: FloatLayer) -> np.ndarray:
-    """Return a layer's biases, zeros if it has none."""
+    """Return a layer's biases, zeros for a layer without biases."""
     return np.zeros(layer.outputs, np.float32) if layer.bias is None else layer.bias
 
 

@@ -21,7 +21,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Output columns `[start, stop)` that share the valid kernel columns `[k0, k1)`."""
+    """Output columns `[start, stop)` with common valid kernel columns `[k0, k1)`."""
 
     start: int
     stop: int
@@ -66,7 +66,7 @@ class Sliding:
 
     @property
     def rows(self) -> tuple[tuple[int, int], ...]:
-        """Return for each output row its valid kernel rows [r0, r1)."""
+        """Return each output row's valid kernel rows [r0, r1)."""
         return _rows(self)
 
     @property

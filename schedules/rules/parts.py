@@ -45,7 +45,7 @@ def inputs_of(conv: QuantizedConv) -> list[str]:
 
 
 def tables_of(conv: QuantizedConv) -> list[np.ndarray]:
-    """List the tables that requantize parts: the kernel's last constants."""
+    """List the tables for requantizing parts: the kernel's last constants."""
     return [p.table for p in conv.parts if p.table is not None]
 
 

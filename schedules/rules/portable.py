@@ -15,7 +15,7 @@ _Make = Callable[..., Value]
 
 
 class NotPortableError(Exception):
-    """Raised for a foreign instruction without a substitute; the message has its name."""
+    """Raised for a foreign instruction without a substitute; the message has the name."""
 
 
 def portable(func: PrimFunc) -> PrimFunc:
@@ -103,7 +103,7 @@ def _vmldava(unsigned: Value, minus: Value, crossed: Value, total: Value, a: Val
 
 
 def _high(rounding: int) -> _Make:
-    """Make the function that computes the high halves of doubled products, saturated."""
+    """Make the function for the high halves of doubled products, saturated."""
 
     def high(a: Value, b: Value) -> Value:
         product = _wide(a, "int64") * _wide(b, "int64") + _splat(rounding, a)

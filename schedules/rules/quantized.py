@@ -58,7 +58,7 @@ class QuantizedConv:
         """Return the convolution with zeros for everything that kernels read from tables: weights, biases,
         requantization constants, zero points.
 
-        The general form of requantization keeps its zero point.
+        The general requantization keeps the zero point.
         """
         q = self.requantize
         requantize = replace(q, table=blank(q.table), reason="", zero_point=0 if q.short else q.zero_point)

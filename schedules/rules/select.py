@@ -44,7 +44,7 @@ def _rule_set(name: str) -> RuleSet:
 
 
 def _of_set(name: str, variant: Variant) -> Variant:
-    """Give the variant, and its kernel, the full name."""
+    """Give the full name to the variant and the kernel."""
     full = f"{name}.{variant.name}"
     return replace(variant, name=full, make=lambda: replace(variant.make(), rule=full, scheduled=True))
 
@@ -68,7 +68,7 @@ def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) ->
 def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarget) -> RowKernel:
     """Choose an operator's row kernel for a core: from a performance schedule, or the generic kernel if none applies.
 
-    `tensors` are its inputs and outputs.
+    `tensors` are the operator's inputs and outputs.
     """
     chosen = target.choice(shape_key(computed.spec)) if target.choices else None
     served = (computed.spec.kind in _WHOLE or computed.has_plain_rows(tensors)) and chosen != GENERIC

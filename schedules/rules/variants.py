@@ -15,7 +15,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """An applicable way to compute an operator; `make` builds its kernel."""
+    """An applicable way to compute an operator; `make` builds the kernel."""
 
     name: str
     make: Callable[[], RowKernel]

@@ -1,4 +1,4 @@
-"""TIR utilities that the schedules and the passes share: queries, constructors and rewrites."""
+"""TIR utilities shared by schedules and passes: queries, constructors and rewrites."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def leaf_blocks(func: PrimFunc) -> list[Any]:
-    """List a PrimFunc's blocks that store and contain no blocks, in program order."""
+    """List a PrimFunc's storing blocks without inner blocks, in program order."""
     realizes: list[Any] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, realizes.append), order="post")
     return [r for r in realizes if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
@@ -201,7 +201,7 @@ def stores(node: Any) -> list[Any]:
 
 
 def is_own(value: Any, store: Any) -> bool:
-    """Test whether `value` is the element that the store overwrites."""
+    """Test whether `value` is the element overwritten by the store."""
     if not isinstance(value, ir.TensorLoad) or not value.source.same_as(store.buffer):
         return False
     return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
@@ -216,7 +216,7 @@ def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
 def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buffer]) -> PrimFunc | None:
     """Copy `func` with new parameters and without some blocks; None if no block would be left.
 
-    Allocated buffers that become parameters are no longer allocated.
+    Allocated buffers turned into parameters are no longer allocated.
     """
 
     def keeps(stmt: Stmt) -> bool:

@@ -1,4 +1,4 @@
-"""Memory barriers for LLVM between calls to kernels that share an arena.
+"""Memory barriers for LLVM between calls to kernels with a shared arena.
 
 TVM tells LLVM that accesses through different buffers never overlap (by TBAA, a class for every buffer variable). This
 holds within a kernel, but not between kernels: a kernel reads data written by another, and a tensor's bytes become

@@ -35,7 +35,7 @@ def bind_loads(func: PrimFunc) -> PrimFunc:
 
 
 def _bound(stmt: Any) -> Stmt:
-    """Bind the loads in a statement's operands in front of it."""
+    """Bind the loads in a statement's operands in front of the statement."""
     binds: list[Stmt] = []
     field, rebuilt = _STATEMENTS[type(stmt)]
     value = getattr(stmt, field)

@@ -1,4 +1,4 @@
-"""Variable names that TVM's C back end can print.
+"""Variable names printable by TVM's C back end.
 
 Kernels' loops and buffers are named by a network's tensors, and TensorFlow has names such as `block/mul;x`. The back
 end replaces dots only.

@@ -1,6 +1,6 @@
 """Removal of unused bindings and buffers, left over when simplification inlines cheap values.
 
-C compilers drop them, but warn about each.
+C compilers drop unused variables, but warn about each.
 """
 
 from __future__ import annotations

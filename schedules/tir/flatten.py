@@ -36,7 +36,7 @@ class Pointer:
 
 
 def pointer(name: str, dtype: str, elements: int) -> tuple[Var, Buffer]:
-    """Make a handle parameter and a flat view of `elements` elements over it."""
+    """Make a handle parameter and a flat view with `elements` elements."""
     handle = pointer_var(name, dtype)
     return handle, tirx.decl_buffer((max(elements, 1),), dtype, f"{name}_data", data=handle)
 
@@ -55,7 +55,7 @@ def row_major(shape: Sequence[int]) -> Indexer:
 
 @dataclass(frozen=True)
 class Slots:
-    """Addressing of an input's rows in its ring.
+    """Addressing an input's rows in the ring.
 
     `first` is the window's first row as an expression of y. The variables are kernel parameters; `plane` and `row` are
     the element strides for storages with rows that are not contiguous (NCHW), else None.

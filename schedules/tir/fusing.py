@@ -1,5 +1,4 @@
-"""Fusion of nested loops that step through neighbouring elements: a single loop for operators that treat all elements
-alike.
+"""Fusion of nested loops over neighbouring elements: a single loop for operators that treat all elements alike.
 
     for i in range(m): for j in range(n): out[i * n + j] = f(x[i * n + j])   -->   for k in range(m * n): out[k] = f(x[k])
 
@@ -36,7 +35,7 @@ def _fused(outer: Any) -> Any:
 
 
 def _simple(store: Any, analyzer: Any) -> Any:
-    """Simplify a store's indices, and the indices of its value's loads."""
+    """Simplify a store's indices, and the indices of loads in the value."""
 
     def load(access: Any) -> Any:
         return tirx.BufferLoad(access.source, [analyzer.simplify(i) for i in access.indices])

@@ -19,13 +19,14 @@ _IS_NAN: Any = tvm.ir.Op.get("tirx.isnan")
 
 
 def or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Return `operator`, the larger or smaller of two floats, as NaN where one of them is: a back end's is the second operand
-    where the first is NaN."""
+    """Return `operator`, the larger or smaller of two floats, as NaN if an operand is: back ends return the second
+    operand if the first is NaN.
+    """
     return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
 
 
 def without_nan(value: Any) -> Any:
-    """Return the maximum or minimum in what `or_nan` makes; `value` itself where it is none."""
+    """Return the maximum or minimum in the result of `or_nan`; `value` itself if there is none."""
     if isinstance(value, tirx.Select) and isinstance(value.condition, ir.Call) and value.condition.op.same_as(_IS_NAN):
         return value.false_value
     return value
@@ -56,8 +57,8 @@ def _chosen(node: Any, beyond: Any) -> Any:
 def keep_nan_in_vectors(func: PrimFunc) -> PrimFunc:
     """Rewrite float32 maxima, minima and comparisons in `func` into forms that handle NaN on cores with MVE.
 
-    LLVM 22 takes `not a < b` for `a >= b` there, so that a vector of floats is never told to be NaN, and choices that it
-    turns around lose it. Bits tell NaN, and what is compared is behind a fence, which keeps loops from being vectorized.
+    LLVM 22 takes `not a < b` for `a >= b` there, so a float vector is never found to be NaN, and reordered choices lose
+    NaN. Here bits reveal NaN, and compared values are behind a fence, which keeps loops from being vectorized.
     """
     body = func.body
     for kind, name in ((tirx.Max, "llvm.maxnum"), (tirx.Min, "llvm.minnum")):
@@ -96,7 +97,7 @@ def _has_bits_of_nan(value: Any) -> Any:
 
 
 def nan_kept() -> Any:
-    """Return the pass that applies `keep_nan` to every function in a module."""
+    """Return the pass applying `keep_nan` to every function in a module."""
     return tirx.transform.prim_func_pass(lambda func, _mod, _context: keep_nan(func), opt_level=0, name="KeepNan")
 
 

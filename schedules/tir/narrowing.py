@@ -23,7 +23,7 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 def narrow_indices(func: PrimFunc) -> PrimFunc:
     """Narrow loop variables, block axes, shapes and indices to int32; elements keep their types.
 
-    Return the function unchanged if its loop variables are already int32.
+    Return the function unchanged if all loop variables are already int32.
     """
     if all(tir.dtype_of(f.loop_var) == "int32" for f in tir.collect(func.body, tirx.For)):
         return func
@@ -65,7 +65,7 @@ class _Narrowing:
         return made
 
     def value_of(self, var: Var) -> Expr:
-        """Return a variable's new value, cast to its own type."""
+        """Return a variable's new value, cast to the variable's type."""
         made = self.vars.get(var)
         return self.buffers.get(var, var) if made is None else _as(made, tir.dtype_of(var))
 

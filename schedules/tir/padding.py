@@ -105,8 +105,9 @@ class _Rewriter:
         return pad <= first if isinstance(value, tirx.Max) else pad >= first
 
     def _to_bound(self, condition: Any) -> bool:
-        """Turn a comparison into a bound of the innermost loop, around this update alone, that the comparison depends
-        on; if possible.
+        """Turn a comparison into a bound on the innermost loop variable in it; return whether that was possible.
+
+        The loop has to surround this update alone.
         """
         if isinstance(condition, (tirx.LE, tirx.LT)):
             slack = condition.b - condition.a

@@ -85,7 +85,7 @@ def _part(loop: Any, start: int, stop: int) -> Stmt:
 
 
 def fresh(body: Stmt) -> Stmt:
-    """Copy `body` with new loop variables: copies must not share them."""
+    """Copy `body` with new loop variables: copies must not share variables."""
     inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in tir.collect(body, tirx.For)}
 
     def rename(loop: Any) -> Any:

@@ -28,7 +28,7 @@ class Loop:
 
     @cached_property
     def called(self) -> list[Any]:
-        """Return the body's calls that are statements."""
+        """Return the body's calls in statement position."""
         return [v.value for v in collect(self.stmt.body, tirx.Evaluate) if type(v.value) is ir.Call]
 
     @cached_property
@@ -63,7 +63,7 @@ class ComputedOnce:
         self._known.clear()
 
     def again(self, value: Any) -> bool:
-        """Return True if the statement has already computed an expression; record it."""
+        """Return True if the statement has already computed an expression; record the expression."""
         kind = type(value)
         kind = hash(value.op) if kind is ir.Call else kind
         if kind not in self._computed:
@@ -83,7 +83,7 @@ class ComputedOnce:
         self.loops.append(Loop(stmt))
 
     def close(self) -> float:
-        """Ends the body; the instructions that come before the loop."""
+        """End the body; return the instructions before the loop."""
         return self.loops.pop().before
 
     def before(self, cost: float) -> None:
@@ -107,7 +107,7 @@ class ComputedOnce:
         return 0.0
 
     def _changed(self, value: Any, loop: Loop) -> bool:
-        """Test whether a loop may change data that an expression reads."""
+        """Test whether a loop may change data read by an expression."""
         if loop.stores_beyond(self.local) and any(
             hash(load.source) not in self.local for load in collect(value, ir.TensorLoad)
         ):

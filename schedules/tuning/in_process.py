@@ -19,7 +19,7 @@ ms: Any = s_tir.meta_schedule
 
 
 def local_pair(repeat_ms: int, repeats: int = 3) -> tuple[Any, Any]:
-    """Make a builder and a runner for its builds.
+    """Make a builder and a runner for the builds.
 
     The runner reports the least time of `repeats` measurements, each `repeat_ms` milliseconds or one call, whichever is
     longer.
@@ -79,7 +79,7 @@ class _Runner(ms.runner.PyRunner):
 
 @derived_object
 class Measured(ms.runner.PyRunnerFuture):
-    """A candidate's time, in seconds, or why it does not run."""
+    """A candidate's time, in seconds, or the reason for not running."""
 
     def __init__(self, seconds: list[float] | None, error: str | None) -> None:
         super().__init__()

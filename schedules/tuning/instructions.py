@@ -114,7 +114,7 @@ class Counter:
 
 
 class Function:
-    """A function, read once: its instructions for any arguments."""
+    """A function, read once: the instructions for any arguments."""
 
     def __init__(self, counter: Counter, func: PrimFunc) -> None:
         self.params = [hash(p) for p in func.params]
@@ -124,7 +124,7 @@ class Function:
         self._known: dict[tuple[int | None, ...], Any] = {}
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
-        """Return the body's reader, and the instructions before it."""
+        """Return the body's reader, and the instructions before the body."""
         reader = Reader(counter, func.body)
         used, entry = reader.survey.read(), _SAVED if reader.survey.loops else _LEAF
         return reader, entry + sum(p in used for p in self.params)

@@ -80,7 +80,7 @@ class _Walk:
 
 @cache
 def _free(kind: type) -> bool:
-    """Test that expressions of a type take no instruction."""
+    """Test whether expressions of a type take no instruction."""
     return issubclass(kind, _FREE)
 
 

@@ -1,4 +1,4 @@
-"""Tuning of row kernels by MetaSchedule for the machine that this runs on.
+"""Tuning row kernels by MetaSchedule for this machine.
 
 This is the second level of the RFC's two: after cascading has broken a network into sub-operators, each gets the schedule
 that measures fastest. The function that is tuned is the row form of a kernel (`schedules.tuning.row_form`); a learned cost
@@ -134,7 +134,7 @@ def plain(kernel: RowKernel) -> RowKernel:
 
 
 def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc | None]) -> RowKernel:
-    """Build the kernel with its row form's fastest schedule. Raises `NotTunableError`."""
+    """Build the kernel with the row form's fastest schedule. Raises `NotTunableError`."""
     best = scheduled[tvm_ffi.structural_hash(form.func)]
     if best is None:
         raise NotTunableError("no candidate ran, or none was measured")

@@ -42,7 +42,7 @@ _SOFT = {
 
 @dataclass(frozen=True)
 class OperationCosts:
-    """Instructions of operations that take several instructions each."""
+    """Instructions for operations with several instructions each."""
 
     fpu: bool  # computes floats of 32 bits
     doubles: bool  # and of 64 bits
@@ -127,7 +127,7 @@ def stored_words(statements: Sequence[Any]) -> set[int]:
     """Find the statements that compilers merge into word stores: a word is taken apart, and the four bytes are stored
     in order.
 
-    Return their positions.
+    Return the statements' positions.
     """
     taken_from: dict[int, tuple[int, Any]] = {}  # by variable: where it is bound, and the word that it is a byte of
     found: set[int] = set()

@@ -110,7 +110,7 @@ def task_instructions(task: Task, target: KernelTarget) -> float:
 
 
 def _flash(driver: Driver) -> Callable[[Any, int], int | None]:
-    """Return a function that gives the elements of the driver's tables in flash."""
+    """Return a function for reading elements of the driver's tables in flash."""
 
     def element(buffer: Any, index: int) -> int | None:
         views = driver.memory.views.items()

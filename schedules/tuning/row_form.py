@@ -38,7 +38,7 @@ class NotTunableError(Exception):
 
 @dataclass(frozen=True)
 class RowForm:
-    """A row form, and the output rows and columns it can compute."""
+    """A row form, and the possible output rows and columns."""
 
     func: PrimFunc  # parameters: input rows of the windows, constants, one output row
     rows: range  # output rows that read no padding
@@ -46,7 +46,7 @@ class RowForm:
 
 
 def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
-    """Build an operator's row form. Raises `NotTunableError` if it has none."""
+    """Build an operator's row form. Raises `NotTunableError` for operators without a row form."""
     known = access.rowwise and len(access.output_axes) == 1 and len(access.columns) == len(access.windows)
     if not known or any(c is None or w is None for c, w in zip(access.columns, access.windows, strict=True)):
         raise NotTunableError(access.opaque or "its rows and columns are not known")
@@ -261,7 +261,7 @@ def _columns(loop: Any, columns: range) -> list[Stmt]:
 
 
 def _own_buffers(body: Stmt) -> Stmt:
-    """Copy a body with new allocated buffers: copies must not share them."""
+    """Copy a body with new allocated buffers: copies must not share buffers."""
     own = {
         a.buffer: tirx.decl_buffer(tir.shape_of(a.buffer), tir.dtype_of(a.buffer), a.buffer.name)
         for a in tir.collect(body, tirx.AllocBuffer)

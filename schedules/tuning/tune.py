@@ -147,7 +147,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shape:
-    """An operator shape in a network, and how to build its candidates."""
+    """An operator shape in a network, and how to build the candidates."""
 
     key: str  # from `variants.shape_key`
     uses: int  # how many operators of the network have it

@@ -30,7 +30,7 @@ _TENSOR = re.compile(r"^([a-z]+\d+)\[([\d,]*)\]$")
 
 
 def shape_features(key: str) -> OpFeatures:
-    """Parse an operator's features from its `variants.shape_key`."""
+    """Parse an operator's features from the `variants.shape_key`."""
     words = key.split()
     tensors = [(m[1], tuple(int(d) for d in m[2].split(",") if d)) for w in words if (m := _TENSOR.match(w))]
     inputs, (dtype, output) = [t[1] for t in tensors[:-1]], tensors[-1]

@@ -60,7 +60,7 @@ def copied_bytes(loop: Any) -> int:
 
 
 def copying(count: int) -> float:
-    """Return the instructions that copy `count` bytes."""
+    """Return the instructions for copying `count` bytes."""
     words = -(-count // _WORD)
     if words <= _MOVED:
         return 2.0 * words
@@ -69,7 +69,7 @@ def copying(count: int) -> float:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield an expression and all its parts, without indices of loads."""
+    """Yield an expression and all parts, without indices of loads."""
     yield value
     if type(value) is not ir.TensorLoad:
         for name in _OPERANDS:

@@ -70,7 +70,7 @@ class WrittenPlan:
     def sampled(self, read: Callable[[Any, Sequence[Any]], Part]) -> Iterator[tuple[int, float, Part, Env]]:
         """Yield a sample of all steps: operator, weight, its code as read by `read`, and the step seen by the code.
 
-        An operator's weights sum up to its steps.
+        An operator's weights sum up to the operator's steps.
         """
         for own in self._steps:
             part = read(own.code, [own.step] if own.stripe is None else [own.step, own.stripe])

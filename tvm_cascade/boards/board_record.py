@@ -95,7 +95,7 @@ class Supply:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A board or a microcontroller, read from its JSON file."""
+    """A board or a microcontroller, read from a JSON file."""
 
     name: str
     core: str

@@ -1,4 +1,4 @@
-"""Memory that boards have for a network (`machine.Room`)."""
+"""A board's memory for a network (`machine.Room`)."""
 
 from __future__ import annotations
 

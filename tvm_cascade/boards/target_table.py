@@ -74,7 +74,7 @@ def _machine(board: Board) -> Target:
 
 
 def programmers(board: Board) -> tuple[str, ...]:
-    """List the programs that can write the board's flash."""
+    """List the programs able to write the board's flash."""
     tools = board.flash_tool or FlashTool()
     known = (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash))
     return tuple(name for name, has in known if has)

@@ -122,7 +122,7 @@ class AccessTables:
     def stacked(self, tensor: int) -> bool:
         """Test whether a tensor is a join along the rows, or a part of such a join.
 
-        Such a join is stored whole: it cannot be a ring.
+        Such a join is stored whole, never as a ring.
         """
         return self.roots[tensor].tensor in self._stacks
 
@@ -137,7 +137,7 @@ class AccessTables:
 
     @cached_property
     def _owners(self) -> tuple[int, ...]:
-        """List the roots, which are the tensors with memory of their own."""
+        """List the roots: tensors with memory of their own."""
         return tuple(t for t, root in enumerate(self.roots) if root.tensor == t)
 
     def _start(self, tensor: int, tile: Tile) -> int:

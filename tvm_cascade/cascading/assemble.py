@@ -69,7 +69,7 @@ def assemble(
     effort: AllocateOptions | None = None,
     capacity: int | None = None,
 ) -> Plan:
-    """Build the plan of a layout and allocate its arena.
+    """Build a layout's plan and allocate the arena.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _caching = WeakSet[Any]()  # the objects that keep results
 
 
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Cache the results of a method by its arguments.
+    """Cache a method's results by arguments.
 
     An object that keeps results refers to itself: the results are freed by `drop_results`, or with the object by a
     search for cycles.

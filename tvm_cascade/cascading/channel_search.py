@@ -69,7 +69,7 @@ class ChannelSearch:
         return self.plain.smallest
 
     def inside(self, i: int, j: int) -> tuple[Block, ...]:
-        """List the blocks whose operators all lie in positions [i, j)."""
+        """List the blocks with all operators in positions [i, j)."""
         place = self.plain.costs.place
         return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
 

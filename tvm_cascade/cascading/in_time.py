@@ -28,7 +28,7 @@ PlanOf = Callable[[Graph, PlanOptions], Plan]  # the plan of one search, without
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """The smallest plan within the limit, and the plans compared with it."""
+    """The smallest plan within the limit, and the plans compared."""
 
     plan: Plan
     options: PlanOptions  # with the steps that gave it
@@ -46,7 +46,7 @@ class InTime:
 
 
 def smallest_in_time(graph: Graph, options: PlanOptions, plan_of: PlanOf) -> InTime:
-    """Return the smallest plan of `graph` that `options.max_time` allows.
+    """Return the smallest plan of `graph` within `options.max_time`.
 
     Raises `SearchStopped` if a limit on the search strikes before there is such a plan.
     """

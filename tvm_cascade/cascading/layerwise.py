@@ -96,7 +96,7 @@ def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, advice: st
 
 
 def remedy(options: PlanOptions) -> str:
-    """Return the advice for the error that no plan fits."""
+    """Return the advice for the error on caps without a fitting plan."""
     if not options.overlap:
         return "plan without --no-overlap"
     if not options.stream_input:

@@ -27,7 +27,7 @@ from tvm_cascade.graph import ROW, Tile
 class LowerBounds:
     """Lower bounds on the bytes of an order's segments, as tables indexed [i, j].
 
-    `tiles` are the tiles that a step may write, coarse first.
+    `tiles` are the possible tiles of a step, coarse first.
     """
 
     def __init__(self, of_order: OrderBounds, tiles: Sequence[Tile]) -> None:

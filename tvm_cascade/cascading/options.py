@@ -29,7 +29,7 @@ class Price(Protocol):
         """Return an inference's instructions; None if kernels are unknown."""
 
     def by_operator(self, plan: Plan) -> Sequence[float] | None:
-        """Return them by operator."""
+        """Return the instructions by operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The memory planner's searches, `cascade` and `frontier`; `plan_graph` is made of them.
+"""The memory planner's searches, `cascade` and `frontier`, which `plan_graph` combines.
 
 Cut positions and interleavings come from dynamic programming (`cuts`), ring sizes from a closed form or simulation
 (`ring_sizes`), offsets from `tvm_cascade.memory`. A plan's peak is the size of its allocated arena, not a sum of live bytes.

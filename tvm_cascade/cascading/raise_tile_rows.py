@@ -57,7 +57,7 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _TiledSegment:
-    """A segment: operators and the tile of their steps."""
+    """A segment: operators and the step's tile."""
 
     ops: tuple[int, ...]
     tile: Tile = ROW

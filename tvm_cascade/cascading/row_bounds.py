@@ -101,7 +101,7 @@ class _Walk:
             self.live[t] = live
 
     def _done(self, o: int) -> Units:
-        """Return the steps that member `o` has done."""
+        """Return the steps member `o` has done."""
         asked = [
             self.bounds.waits(c, o, c in self.accumulating, o in self.accumulating)[self.done[c]]
             for t in self.tables.written(o)

@@ -24,7 +24,7 @@ from tvm_cascade.graph import Graph, Op, Window
 class OperatorScratch:
     """Bytes of every operator's scratch; scratch that depends on the inputs' rings is computed once for each size.
 
-    That of channel tiling in stripes is not counted: `Stripes.scratch`.
+    Channel tiling's scratch in stripes is not counted: `Stripes.scratch`.
     """
 
     def __init__(self, tables: AccessTables) -> None:

@@ -59,7 +59,7 @@ class _Edge:
 
 @dataclass(slots=True)
 class _Node:
-    """A tensor that owns memory, or a part of a join."""
+    """A tensor with memory, or a join part."""
 
     pixels: int
     pixel_bytes: float

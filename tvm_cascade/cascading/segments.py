@@ -281,7 +281,7 @@ class SegmentCosts:
         return tuple(o for o in members if o in summing and self.tables.accumulates(o, members))
 
     def blocks(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, ...]:
-        """Return the bytes of every block that is live while [i, j) runs."""
+        """Return the bytes of every block live while [i, j) runs."""
         across = (self.tables.tensor_bytes[t] for t in self.across[i])
         return (*across, *self._inside(i, j, interleaving))
 

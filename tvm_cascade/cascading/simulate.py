@@ -167,7 +167,7 @@ def demanded_in_python(demand: Demand) -> tuple[int, ...]:
 def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
     """Compute the most units of every output live at once, at least 1; segments with the same structure share this.
 
-    `writes` are by ascending places of their writers.
+    `writes` are sorted by the writers' places.
     """
     library = native.library()
     if library is None:

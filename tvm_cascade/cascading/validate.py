@@ -1,6 +1,6 @@
 """Plan validator: replays a plan on a simulated arena, using only the plan's data and the graph's windows.
 
-It shares no code with the planner.
+The validator shares no code with the planner.
 
 Every arena byte carries a tag that names the tensor and byte written there last. A step checks the tags of the rows or
 pixels in the windows, then writes new tags, which must not overwrite data to be read. Graph inputs are written at the
@@ -30,7 +30,7 @@ _STATE, _SCRATCH, _SUM = 0, 1, 2  # kinds of working memory: counters, scratch a
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Peak and work of a plan, measured by its replay."""
+    """A plan's peak and work, measured by the replay."""
 
     peak: int  # bytes: the highest byte written, plus one
     macs: int  # multiply-accumulates executed

@@ -1,4 +1,4 @@
-"""Why inputs lie in the arena whole although they were to be streamed."""
+"""Why inputs lie in the arena whole in spite of `stream_input`."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _compare(name: str, want: np.ndarray, have: np.ndarray, allowed: float) -> V
 
 
 def _span(array: np.ndarray) -> float:
-    """Return the width of the smallest range that contains 0 and all finite values."""
+    """Return the width of the smallest range around 0 and all finite values."""
     finite = array[np.isfinite(array)].astype(np.float64)
     return float(finite.max(initial=0.0) - finite.min(initial=0.0))
 

@@ -110,7 +110,7 @@ class Doctor:
         return filled(Diagnosis, self, checks=checks, float_network=self.float_bytes > 0, **read)
 
     def _answer(self) -> str:
-        """Return the line that sums the checks up."""
+        """Return the line on the checks' sum."""
         version = f"tvm-cascade {package_version('tvm-cascade') or ''}".rstrip()
         missing = [check.name for check in self.checks if check.required and not check.found]
         absent = sum(not check.found for check in self.checks if not check.required)

@@ -59,7 +59,7 @@ class OnnxReference:
 
     @property
     def by(self) -> str:
-        """Return the name of the program that computes."""
+        """Return the computing program's name."""
         return "ONNX's evaluator" if self._session is None else "ONNX Runtime without optimizations"
 
     @property

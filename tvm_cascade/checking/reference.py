@@ -34,7 +34,7 @@ class Reference(Protocol):
 
     @property
     def by(self) -> str:
-        """Return the name of the program that computes."""
+        """Return the computing program's name."""
         ...
 
     @property

@@ -18,7 +18,7 @@ class TurnedReference:
     by, note = "", ""
 
     def __init__(self, path: Path, scales: Scales, rng: np.random.Generator | None) -> None:
-        """Open the network. Raises whatever the evaluator raises for a model it refuses."""
+        """Open the network. Raises the evaluator's errors for a refused model."""
         self._path, self._scales, self._rng = path, scales, rng
         self._floats = float_inputs(path)
         if path.suffix == ".onnx":

@@ -1,4 +1,4 @@
-"""The commands that take a data set: `validate` and `quantize`."""
+"""The commands for data sets: `validate` and `quantize`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class _Commands(MutableMapping[str, click.Command]):
 
 
 class _Group(JsonGroup):
-    """The commands, listed without importing them."""
+    """The commands, listed without imports."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

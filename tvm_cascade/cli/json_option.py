@@ -1,4 +1,4 @@
-"""The option --json, and the type each command prints under it."""
+"""The option --json, and the type each command prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class JsonOption(click.Option):
-    """The option --json of a command, with the type printed under it."""
+    """The option --json of a command, with the printed type."""
 
     def __init__(self, *args: Any, record: type, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -1,4 +1,4 @@
-"""The command that writes an audio front end."""
+"""The command for writing an audio front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of latency cost models (`CostModel`), and their input, operator features (`OpFeatures`).
+"""The interface of latency cost models (`CostModel`), and the input, operator features (`OpFeatures`).
 
 A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run in turn (IOS,
 section 3). A single operator is a stage with one group. Costs are milliseconds.
@@ -102,7 +102,7 @@ class Runner(Protocol):
 
 @runtime_checkable
 class BatchRunner(Runner, Protocol):
-    """A runner that measures several stages at the same time."""
+    """A runner for several stages at the same time."""
 
     def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
         """Measure stages, each with its strategy, and yield each when done: `run` then returns the measurements."""
@@ -120,7 +120,7 @@ def features(
 ) -> OpFeatures:
     """Compute features from the activations' shapes (lists of extents).
 
-    `shape` holds further integers that distinguish the kernel: kernel size, strides, padding, groups.
+    `shape` holds further integers for telling kernels apart: kernel size, strides, padding, groups.
     """
     item = ITEM_BYTES.get(dtype, 1)  # of four or two bits: a byte each
     elements = sum(prod(s) for s in outputs)

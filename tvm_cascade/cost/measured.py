@@ -72,7 +72,7 @@ class MeasuredCost(RecordedCost):
         return record.median if record is not None else None if computing else 0.0
 
     def record(self, strategy: str, groups: Groups) -> Record:
-        """Return the stage's record; measure it if new."""
+        """Return the stage's record; a new stage is measured."""
         computing = moving(groups)
         known = self.store.get(stage_key(strategy, computing))
         if known is not None:
@@ -129,7 +129,7 @@ Result = TypeVar("Result")  # of a search
 def confirm(model: MeasuredCost, search: Callable[[], tuple[Result, Stages]]) -> Result:
     """Search until the winner survives a second measurement of its stages, or a limit strikes.
 
-    `search` returns a result and its stages as `(strategy, groups)`, priced by `model`.
+    `search` returns a result and the stages used as `(strategy, groups)`, priced by `model`.
     """
     result, stages = search()
     for _ in range(model.options.rounds):

@@ -26,7 +26,7 @@ _values = attrgetter(*(field.name for field in fields(OpFeatures)))  # as `astup
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A measured stage: samples in milliseconds, in the order they were taken."""
+    """A measured stage: samples in milliseconds, in measuring order."""
 
     key: str
     strategy: str  # CONCURRENT or MERGE (then `groups` is one group: the merged operators)
@@ -61,7 +61,7 @@ def stage_key(strategy: str, groups: Groups) -> str:
 class RecordStore:
     """A device's records in a database file; a path of None keeps them in memory.
 
-    Raises `LoadError` for a file that is no such database.
+    Raises `LoadError` for a file without such a database.
     """
 
     def __init__(self, path: str | Path | None, device: str) -> None:
@@ -81,7 +81,7 @@ class RecordStore:
         return self._held.get(key)
 
     def add(self, strategy: str, groups: Groups, samples: Sequence[float]) -> Record:
-        """Append samples to a stage's record and write it."""
+        """Append samples to a stage's record and write the record."""
         key = stage_key(strategy, groups)
         known = self._held.get(key)
         every = (*(known.samples if known else ()), *samples)

@@ -16,7 +16,7 @@ FRAGMENT = 16  # rows, columns and depth of a product on tensor cores
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The sharing of a matrix product among thread blocks and their warps.
+    """The sharing of a matrix product among thread blocks and warps.
 
     A block computes `rows * columns` results. It reads `slices * depth` matrix columns at a time; each of `slices` warp
     groups multiplies `depth` columns, and the sums are added up at the end: few results with long sums fill a GPU too.

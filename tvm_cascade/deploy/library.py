@@ -17,7 +17,7 @@ from tvm_cascade.runtime.shared_library import write_library
 
 
 def require_linker(cuda: bool) -> None:
-    """Check before minutes of work that a shared library can be linked here.
+    """Check before minutes of work for a way to link a shared library here.
 
     Raises `MissingToolError` without a C++ compiler, `UsageError` for CUDA on a system without ELF files.
     """

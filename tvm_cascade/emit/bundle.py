@@ -33,7 +33,7 @@ _DEFINES = re.compile(r"^#define (?!tvm_cascade)(\w+)", re.M)
 
 @dataclass(frozen=True, slots=True)
 class BundleResult:
-    """A finished bundle and its image; sizes in bytes."""
+    """A finished bundle and the image; sizes in bytes."""
 
     folder: Path
     networks: tuple[str, ...]
@@ -125,7 +125,7 @@ def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, obje
 
 
 def _check_memories(images: Sequence[Image], board: Board) -> None:
-    """Raise `UsageError` for a network in memories that the board lacks."""
+    """Raise `UsageError` for a network in memories missing on the board."""
     for image in images:
         lacking = [name for name in image.memory_names if name not in board.memories]
         if lacking:

@@ -160,7 +160,7 @@ def _head(text: str) -> str:
 
 
 def _unit(heads: Sequence[str], texts: Sequence[str]) -> str:
-    """Assemble C text that declares all functions at the top."""
+    """Assemble C text with all functions declared at the top."""
     return "".join(f"{head};\n" for head in heads) + "\n" + "\n".join(texts)
 
 

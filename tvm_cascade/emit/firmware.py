@@ -57,7 +57,7 @@ class Emitted:
 
 
 def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -> Emitted:
-    """Emit a network called `name` from its plan."""
+    """Emit a network called `name` from the plan."""
     prepared, plan, name = planned.prepared, planned.plan, network_identifier(name)
     network = emit_network(
         lower(
@@ -146,7 +146,7 @@ def _require_ram(board: Board, plan: Plan, options: PlanOptions) -> None:
 
 
 def _of_plan(plan: Plan, options: dict[str, object], cost: Cost) -> dict[str, object]:
-    """Return the part of the metadata that describes a plan."""
+    """Return the metadata on a plan."""
     return {
         "plan": {
             "peak_bytes": plan.peak,

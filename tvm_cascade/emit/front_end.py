@@ -111,7 +111,7 @@ def _numbers(asked: FrontEndRequest, window: int, step: int) -> dict[str, int]:
 
 
 def _gain(asked: FrontEndRequest) -> tuple[str, str]:
-    """Write the function for the gain, and the lines that apply the gain."""
+    """Write the function for the gain, and the lines applying the gain."""
     if not asked.gain:
         return "", ""
     shift = asked.gain_bits - tables.correction_bits(asked) - tables.SNR_BITS

@@ -238,7 +238,7 @@ _Inference = Callable[
 
 
 def _loaded(program: HostProgram) -> _Inference:
-    """`_infer` with a program that LLVM has compiled into this process."""
+    """Return `_infer` for the program, compiled into this process by LLVM."""
     function = read_llvm(program.llvm)[_ENTRY]
     flash = np.frombuffer(program.flash + b"\0" * max(0, 8 - len(program.flash)), np.int8)
 

@@ -82,7 +82,7 @@ def _end(placed: Sequence[HotWeight]) -> int:
 
 
 def _pointed(lowered: Lowered, text: str) -> list[FlashItem]:
-    """List the constants that C text points to."""
+    """List the constants C text points to."""
     return list({item for m in POINTER.finditer(text) if (item := _item(lowered.flash_items, m)) is not None})
 
 

@@ -90,7 +90,7 @@ def copy_runtime(folder: Path, target: Core) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write texts and bytes under their names."""
+    """Write texts and bytes under the given names."""
     for name, content in files.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 

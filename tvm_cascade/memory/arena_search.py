@@ -280,7 +280,7 @@ class _Search:
                     support[i] = -(-high // self.t.alignment[i]) * self.t.alignment[i]
 
     def _clear_of_partners(self, who: Ints, unplaced: set[int], support: Ints) -> None:
-        """Raise supports above the offsets that offset constraints with placed buffers forbid."""
+        """Raise supports above the offsets forbidden by offset constraints with placed buffers."""
         t = self.t
         for i in (i for i in who.tolist() if t.partners[i]):
             taken = []

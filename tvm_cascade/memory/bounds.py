@@ -18,7 +18,7 @@ from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
 
 
 def max_live(problem: Problem) -> int:
-    """Return the least bytes that every allocation of `problem` needs."""
+    """Return the least bytes needed by every allocation of `problem`."""
     return max_live_step(problem)[0]
 
 
@@ -58,7 +58,7 @@ def _live_bytes(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
 
 
 def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
-    """Return the most bytes that the two buffers in a constraint can share."""
+    """Return the most bytes the two buffers in a constraint can share."""
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 

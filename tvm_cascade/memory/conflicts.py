@@ -1,4 +1,4 @@
-"""Conflicts: minimal sets of buffers that a memory cannot hold together.
+"""Conflicts: minimal sets of buffers too large for a memory together.
 
 If an assignment of buffers to memories has no layout, the integer program behind (`memory.placement_program`) has to
 learn why. A cut on all buffers in a memory excludes hardly more than this assignment; a cut on a few buffers excludes
@@ -40,7 +40,7 @@ def conflicts(problem: Problem, capacity: int) -> list[list[int]]:
 
 
 def _fewest(problem: Problem, held: list[int], capacity: int) -> list[int]:
-    """Drop the buffers that the conflict does not need, the smallest first."""
+    """Drop the buffers not needed for the conflict, the smallest first."""
     for i in sorted(held, key=lambda i: (problem.buffers[i].size, i)):
         fewer = [k for k in held if k != i]
         if _impossible(problem, fewer, capacity):

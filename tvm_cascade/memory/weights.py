@@ -56,7 +56,7 @@ class WeightProblem:
         return sum(known.gain(self.weights[k], ram, ahead) for each in chosen for k, ahead in each)
 
     def bytes(self, copies: WeightCopies) -> int:
-        """Count the bytes of all copies in their memory."""
+        """Count the bytes of all copies in a memory."""
         return sum(self.weights[k].held for k in copies.hot) + 2 * self.half(copies)
 
     def half(self, copies: WeightCopies) -> int:
@@ -124,7 +124,7 @@ def _taken(asked: WeightProblem, ram: Ram, weights: Sequence[int], room: float, 
 
 @dataclass(frozen=True)
 class WeightColumns:
-    """The part of the integer program (`memory.placement_program`) that chooses copies.
+    """The part of the integer program (`memory.placement_program`) for choosing copies.
 
     For each weight k and memory m a variable h (hot) and p (prefetched), each 0 or 1; for each m a variable g, 1 for
     the memory of all copies, and H, the bytes in a half of the double buffer.

@@ -52,7 +52,7 @@ def sliding_windows(kernel: tuple[int, ...], attrs: Attributes) -> tuple[Window,
 
 
 def evaluate(attrs: Attributes, x: Array, w: Array, b: Array | None = None) -> Array:
-    """Compute the convolution in numpy, with its bias and activation."""
+    """Compute the convolution in numpy, with bias and activation."""
     wide = np.int32 if x.dtype.kind in "iu" else x.dtype
     nchw = x if attrs["layout"] == "NCHW" else np.transpose(x, (0, 3, 1, 2))
     top, left, bottom, right = attrs["padding"]

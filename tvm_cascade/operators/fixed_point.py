@@ -31,7 +31,7 @@ def round_half_away(x: float | np.floating) -> int:
 
 
 def rounded(x: np.ndarray | np.floating) -> Any:
-    """Compute `std::round` of floats, in their own type."""
+    """Compute `std::round` on floats, in the given type."""
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), x.dtype.type(0))
 

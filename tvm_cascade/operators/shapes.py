@@ -25,7 +25,7 @@ def from_image(sizes: tuple[int, int, int, int], layout: str) -> tuple[int, ...]
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Compute numpy's broadcast of shapes. Raises `GraphError` if they do not broadcast."""
+    """Compute numpy's broadcast of shapes. Raises `GraphError` if impossible."""
     rank = max(len(s) for s in shapes)
     out = []
     for i in range(-rank, 0):

@@ -37,7 +37,7 @@ def kinds_where(condition: Callable[[Operator], object]) -> frozenset[str]:
 
 
 def _rewritten(family: Family) -> frozenset[str]:
-    """Return a family's unquantized kinds that occur in substitution graphs, by main name."""
+    """Return a family's unquantized kinds in substitution graphs, by main name."""
     return frozenset(o.kind for o in _ALL if o.family is family and o.infer is not None and not o.unquantized)
 
 

@@ -77,7 +77,7 @@ def optimize_module(
     seconds: float | None = None,
     database: str | Path | None = None,
 ) -> Optimized:
-    """Rewrites `main` for the lowest cost; `mod` stays as it is.
+    """Rewrites `main` for the lowest cost; `mod` stays unchanged.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _written(
 
 
 def _unchanged(done: Optimized) -> Optimized:
-    """Return the network as it was read."""
+    """Return the network as read."""
     result = replace(done.result, dag=done.read.dag, steps=(), cost_after=done.result.cost_before)
     report = {**done.report, **optimize_report(done.read.dag, result, done.report["cost_unit"], TVM)}
     mod = done.mod.clone()

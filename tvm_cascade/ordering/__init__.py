@@ -1,7 +1,7 @@
 """Memory-optimal operator ordering (Serenity): the execution order with the lowest peak, and graph rewriting for a
 lower peak.
 
-The solver is imported at first use: few plans need it.
+The solver is imported at first use: few plans order operators.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _State:
         self._note()
 
     def move(self, heat: int) -> None:
-        """Draw a move, and make it or not."""
+        """Draw a move, and accept or refuse."""
         source = self.random.draw(len(self.order))
         first, last = self._range(source)
         if first == last:
@@ -119,7 +119,7 @@ class _State:
         self.used[low : low + len(used)] = used
 
     def _note(self) -> None:
-        """Take the present order as the best if it is, and aim lower."""
+        """Take the present order as the best if better, and aim lower."""
         top = max((self.floor, *self.used))
         if top < self.peak:
             self.peak, self.best = top, self.order

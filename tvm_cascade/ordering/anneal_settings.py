@@ -30,6 +30,6 @@ class Settings:
 
 
 def settings(m: Model, region: Region, lowest: int, peak: int, moves: int, seed: int) -> Settings:
-    """Choose settings that suit the tensor sizes in a region."""
+    """Choose settings to suit the tensor sizes in a region."""
     sizes = [m.demand[op] for op in members(region.after & ~region.before)]
     return Settings(lowest, max(1, peak // 256), moves, 2 * sum(sizes) // max(1, len(sizes)), seed=seed)

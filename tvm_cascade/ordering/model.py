@@ -23,7 +23,7 @@ from tvm_cascade.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The memory of a tensor and all views into it."""
+    """The memory of a tensor and all views inside."""
 
     size: int  # bytes
     writers: int  # mask of operators, 0 for a graph input

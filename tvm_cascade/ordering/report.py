@@ -57,5 +57,5 @@ def order_report(
 
 
 def without_scratch(graph: Graph) -> Graph:
-    """Remove scratch from the graph, so that only tensors count."""
+    """Remove scratch from the graph, so only tensors count."""
     return replace(graph, ops=tuple(replace(op, scratch_bytes=0) for op in graph.ops))

@@ -42,7 +42,7 @@ class OrderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """An operator order, its peak and the proven lower bound; sizes in bytes."""
+    """An operator order, the peak and the proven lower bound; sizes in bytes."""
 
     order: tuple[int, ...]
     peak: int

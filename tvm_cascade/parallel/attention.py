@@ -100,7 +100,7 @@ def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
 def _leading(graph: Graph, t: int, scaled: bool) -> Iterator[Op]:
     """Yield an operand's transpositions, from the product back; with `scaled` also element-wise operators on it alone.
 
-    Operators that would be fused with the preceding kernel stay there.
+    Operators otherwise fused with the preceding kernel stay there.
     """
     kept: list[Op] = []
     while (producer := graph.producer[t]) is not None:

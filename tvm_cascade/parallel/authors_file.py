@@ -99,7 +99,7 @@ def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
 
 
 def read_authors_file(path: str | Path) -> tuple[dict, Graph, Schedule]:
-    """Read a file's text, and parse it as `load_authors_file` does."""
+    """Read a file's text, and parse as `load_authors_file` does."""
     try:
         text = json.loads(readable(path).read_text(encoding="utf-8"))
         return text, *_parse(text)

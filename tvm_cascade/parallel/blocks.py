@@ -1,4 +1,4 @@
-"""Cuts a network into blocks that are scheduled independently.
+"""Cuts a network into independently scheduled blocks.
 
 A node ends a block if every other node precedes or follows it. A stage across such a node has a single group, as the
 node connects all of them, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor is

@@ -1,4 +1,4 @@
-"""The search space of a block: states and their endings.
+"""The search space of a block: states and endings.
 
 A *state* S (IOS, section 4.1) is a set of nodes closed under predecessors, run by some first stages of a schedule. S'
 is an *ending* of S, a possible last stage, if S - S' is closed under predecessors too. So the pairs (S, S') are the

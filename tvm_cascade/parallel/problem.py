@@ -38,7 +38,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Stages in execution order, their cost, and figures of the search."""
+    """Stages in execution order, the cost, and figures of the search."""
 
     stages: tuple[Stage, ...]
     cost_ms: float
@@ -53,7 +53,7 @@ class Schedule:
 class Options:
     """How to search. `r` and `s` are the pruning limits of IOS, section 4.3; None is no limit.
 
-    Raises `UsageError` for a value that an option cannot have.
+    Raises `UsageError` for an impossible option value.
     """
 
     variant: str = "both"  # one of VARIANTS: a baseline, or which strategies the stages of the search may have

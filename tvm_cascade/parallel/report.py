@@ -64,7 +64,7 @@ def run_stages(
     output: str | Path | None = None,
     picture: str | Path | None = None,
 ) -> tuple[ScheduleJson, str]:
-    """Run the command `stages`: return a schedule's JSON object and its text.
+    """Run the command `stages`: return a schedule's JSON object and text.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, cost_model
 
 
 def load_schedule(path: str | Path, graph: Graph) -> Schedule:
-    """Read a schedule and check it against `graph`.
+    """Read a schedule and check against `graph`.
 
     Raises `LoadError` if the file is not a schedule or is damaged, `UsageError` if it is the schedule of another graph.
     """

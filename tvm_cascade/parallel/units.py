@@ -37,7 +37,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class UnitGraph:
-    """Units in topological order and the units that each reads from."""
+    """Units in topological order and the units each reads from."""
 
     graph: Graph
     units: tuple[Unit, ...]
@@ -101,7 +101,7 @@ def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
 
 
 def _rides(graph: Graph, op: Op) -> bool:
-    """Test whether the operator is the epilogue of the only kernel it reads."""
+    """Test whether the operator is the epilogue of the only kernel read."""
     producers = graph.predecessors[op.index]
     if len(producers) != 1:
         return False

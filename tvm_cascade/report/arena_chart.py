@@ -83,7 +83,7 @@ def _outline(times: Sequence[int], low: Sequence[int], high: Sequence[int], aren
 
 
 def _simplified(line: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Simplify a line: drop points on a straight line between their neighbours."""
+    """Simplify a line: drop points on a straight line between neighbours."""
     kept = [p for p, q in pairwise(line) if p != q] + line[-1:]
     found: list[tuple[int, int]] = []
     for point in kept:

@@ -1,4 +1,4 @@
-"""The command lines that get the plans of a frontier."""
+"""The command lines for the plans of a frontier."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def commands_of(
 def command_of(model: object, request: Request, output: Path | None = None) -> str:
     """Write the line of `tvm-cascade plan`, or of `compile` with an `output`, for `request`; defaults are left out.
 
-    A model that is no file is called MODEL.
+    A model without a file is called MODEL.
     """
     words = ["--target", request.target]
     for part in (request.load, request.plan, request.kernels, request.emit, request.time):

@@ -30,7 +30,7 @@ _GAP = 1.05  # factor of bytes between two plans, in which another is looked for
 
 @dataclass(frozen=True, slots=True)
 class FrontierReport:
-    """The frontier of a network and its bounds."""
+    """The frontier of a network with bounds."""
 
     points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
     estimates: tuple[Estimate, ...]  # of these plans

@@ -91,7 +91,7 @@ def describe_placements(
 
 
 def _paid(placed: PlacedPlan) -> float:
-    """Return the cycles that depend on the placement."""
+    """Return the cycles dependent on the placement."""
     return placed.placement.cycles - placed.placement.saved
 
 

@@ -31,7 +31,7 @@ class Choice:
 
     @property
     def options(self) -> str:
-        """Return the options that get this plan, added to the command."""
+        """Return the options for this plan, added to the command."""
         work = ceil(self.factor * 10_000) / 10_000
         return "this plan" if self.chosen else f"--sram {self.peak}" + (f" --max-macs {work:g}" if work > 1 else "")
 

@@ -1,4 +1,4 @@
-"""Options that were not used and would save RAM, with the bytes."""
+"""Unused options with RAM savings, in bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is sug
 
 
 def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Write a sentence for each option that would help.
+    """Write a sentence for each helpful option.
 
     `storable` are the inputs that the network only quantizes: bytes as stored integers, and as floats.
     """

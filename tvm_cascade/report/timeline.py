@@ -127,7 +127,7 @@ def timeline(plan: Plan) -> Timeline:
 def _rows(plan: Plan) -> list[tuple[int, int, Band]]:
     """Collect rows with separate addresses, and rows of adjacent inputs and outputs, as (tensor, row, band).
 
-    Data written over a row, element for element, is part of its band.
+    Data written over a row, element for element, is part of the row's band.
     """
     if ROWS not in plan.buffers:
         return []

@@ -15,7 +15,7 @@ _KIB, _MIB = 1024, 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that a network takes of a board."""
+    """A network's bytes on a board."""
 
     ram: int  # arena, weights that are copied there, data and bss; the stack is the board's to reserve
     constants: int  # weights and tables in flash
@@ -37,7 +37,7 @@ class Need:
 
 
 def holding(need: Need, rooms: Sequence[Room]) -> tuple[Room, ...]:
-    """Return the boards that hold a network, by ascending RAM, then flash."""
+    """Return the boards large enough for a network, by ascending RAM, then flash."""
     fitting = [room for room in rooms if need.fits(room)]
     return tuple(sorted(fitting, key=lambda room: (room.ram, room.flash, room.board)))
 

@@ -97,7 +97,7 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
 
 
 def _refuse(image: Image, asked: RunRequest) -> None:
-    """Raise for requests that cannot be served, before anything runs."""
+    """Raise for impossible requests, before anything runs."""
     if asked.check is not None and image.several:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
     if asked.check is not None and not asked.check.is_file():

@@ -52,7 +52,7 @@ class RunReport:
 
     @property
     def tolerance(self) -> float | None:
-        """Return the difference allowed for roundings, if the outputs needed it."""
+        """Return the difference allowed for roundings, if the outputs needed such tolerance."""
         return None if self.checked is None else self.checked.verdict.allowed
 
     @property
@@ -62,7 +62,7 @@ class RunReport:
 
     @property
     def reference(self) -> str:
-        """Return the name of the program that computed the reference."""
+        """Return the name of the program behind the reference."""
         return "" if self.checked is None else self.checked.by
 
     @property

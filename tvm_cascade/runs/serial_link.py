@@ -39,7 +39,7 @@ _TURN_S = 0.05  # longest that reading waits before it looks at the deadline aga
 
 
 class LinkError(ToolError):
-    """A board that does not answer, or answers nonsense."""
+    """A board without an answer, or with nonsense."""
 
 
 class BoardStopped(ToolError):

@@ -32,7 +32,7 @@ class FailedRunError(ToolError):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Something compiled that is timed on random arguments."""
+    """A compiled program or kernel, timed on random arguments."""
 
     built: Any  # TVM's executable: of a kernel, its function `main`; of a program, one for the virtual machine
     types: Types
@@ -127,7 +127,7 @@ def kernel_program(func: Any, bench: Bench, min_ms: float = MIN_MS) -> Program:
 
 
 def milliseconds_or_reason(timer: Timer, repeats: int) -> list[float] | str:
-    """Run a timer, or return why it does not run."""
+    """Run a timer, or return the reason for a failure."""
     try:
         return timer(repeats)
     except FailedRunError as error:

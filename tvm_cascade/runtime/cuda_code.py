@@ -54,7 +54,7 @@ def parse_architectures(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def require_cuda_compiler(code: CudaCode) -> None:
-    """Check before minutes of work that `code` can be made here.
+    """Check before minutes of work for a compiler of `code` here.
 
     Raises `MissingToolError` without a compiler, `UsageError` for an architecture unknown to the compiler.
     """
@@ -74,7 +74,7 @@ def require_cuda_compiler(code: CudaCode) -> None:
 def compile_cuda(source: str, code: CudaCode) -> bytes:
     """Compile a CUDA source to a fat binary (nvcc) or a cubin (nvrtc).
 
-    Raises `ToolError` if the compiler refuses it.
+    Raises `ToolError` if the compiler refuses the source.
     """
     from tvm.support import nvcc
 
@@ -107,7 +107,7 @@ def compiled_as(code: CudaCode) -> Iterator[None]:
 
 
 def _known_architectures(compiler: str) -> list[str]:
-    """List the architectures known to the compiler; empty if it does not tell."""
+    """List the architectures known to the compiler; empty if unknown."""
     if compiler == "nvcc":
         try:
             command = [find_nvcc() or "nvcc", "--list-gpu-code"]

@@ -1,4 +1,4 @@
-"""Compile a staged module and run it in TVM's Relax virtual machine."""
+"""Compile and run a staged module in TVM's Relax virtual machine."""
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false

@@ -216,7 +216,7 @@ class Farm:
                 stream.close()
 
     def _answer(self, worker: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the worker; return None if it does not answer."""
+        """Ask the worker; return None without an answer."""
         assert worker.stdin is not None
         try:
             worker.stdin.write(json.dumps(question) + "\n")

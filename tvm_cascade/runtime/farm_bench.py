@@ -81,7 +81,7 @@ class FarmBench:
             self._met = None
 
     def met(self, timer: FarmTimer) -> bool:
-        """Record a timer if timers are only collected; return whether they are."""
+        """Record a timer if timers are only collected; return True in that case."""
         if self._met is None:
             return False
         self._met.append(timer)

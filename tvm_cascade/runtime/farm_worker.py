@@ -30,7 +30,7 @@ _PATIENCE_S = 20.0  # without any server of the key, or with none but other mach
 
 
 class _NoServerError(Exception):
-    """No server that is right was free in time."""
+    """No suitable server was free in time."""
 
 
 class Worker:

@@ -103,7 +103,7 @@ class Plan:
         self._memory = empty((max(1, self.graph.get_workspace_size()),), "uint8", device)
 
     def run(self, handle):
-        """Run it on the handle's stream."""
+        """Run the plan on the handle's stream."""
         self.graph.execute(self._pointers, self._memory.data_ptr(), handle=handle)
 
     def _build(self, cudnn, exact):
@@ -122,7 +122,7 @@ class Plan:
 
 
 class _Operand:
-    """A tensor of a call: its extents, strides in elements, address and type."""
+    """A tensor of a call: extents, strides in elements, address and type."""
 
     def __init__(self, tensor, name, kind):
         self.shape, self.pointer, self.name, self.kind = list(tensor.shape), tensor.data_ptr(), name, kind

@@ -11,7 +11,7 @@ from tvm_cascade.runtime.bench import Bench, LocalBench
 
 
 def refuse_idle_farm(asked: SearchRequest) -> None:
-    """Raise `UsageError` for farm options without a use, or without their companions."""
+    """Raise `UsageError` for farm options without a use, or without the companion options."""
     if asked.tracker is None:
         if asked.key is not None:
             raise UsageError("--key is of --tracker HOST:PORT: give that too")

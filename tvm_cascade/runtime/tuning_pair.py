@@ -19,7 +19,7 @@ ms: Any = s_tir.meta_schedule
 
 
 def bench_pair(bench: Bench, min_ms: float, repeats: int, problems: list[CascadeError]) -> tuple[Any, Any]:
-    """Make a builder for a bench's target, and a runner for its builds.
+    """Make a builder for a bench's target, and a runner for the builds.
 
     The runner reports the least time over `repeats` measurements of `min_ms` milliseconds or one call, whichever is
     longer. Errors not caused by a candidate, such as a farm without servers, go to `problems`: MetaSchedule would

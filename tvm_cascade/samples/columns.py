@@ -31,7 +31,7 @@ class Column(Protocol):
 
 @dataclass(frozen=True)
 class ArrayColumn:
-    """An array that is in memory."""
+    """An array in memory."""
 
     array: np.ndarray
 

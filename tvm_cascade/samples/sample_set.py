@@ -70,7 +70,7 @@ def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 class ArraySamples:
-    """Samples in arrays, one array per input under its name; see `open_samples`."""
+    """Samples in arrays, one array per input by name; see `open_samples`."""
 
     class_names: tuple[str, ...] = ()
 
@@ -149,7 +149,7 @@ def _plain(name: str) -> str:
 
 
 def _savez(names: Sequence[str]) -> str:
-    """Return the call that writes data for inputs of these names."""
+    """Return the call for writing data for inputs with these names."""
     plain = [_plain(name) for name in names]
     words = plain if len(set(plain)) == len(plain) and all(map(str.isidentifier, plain)) else None
     arrays = ", ".join(f"{w}=..." for w in words) if words else "**{" + ", ".join(f"{n!r}: ..." for n in names) + "}"

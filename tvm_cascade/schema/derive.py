@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 def schema_of(command: str, record: type) -> Schema:
     """Derive the schema of the objects printed by `command`, with the type `record`.
 
-    If the command refuses, it prints an object of the definition `Refusal` instead.
+    If the command refuses, an object of the definition `Refusal` is printed instead.
     """
     definitions: dict[str, Schema] = {}
     own = _object(record, definitions)
@@ -33,7 +33,7 @@ def schema_of(command: str, record: type) -> Schema:
 
 
 def _object(record: type, definitions: dict[str, Schema]) -> Schema:
-    """Derive the schema of a `TypedDict`, with exactly its keys."""
+    """Derive the schema of a `TypedDict`, with exactly the record's keys."""
     types = get_type_hints(record, include_extras=True)
     return {
         "description": " ".join((record.__doc__ or "").split()),

@@ -39,7 +39,7 @@ class Point(Estimated):
 
 
 class Layer(TypedDict):
-    """An operator that the plan calls a kernel for."""
+    """An operator with a kernel call in the plan."""
 
     name: Annotated[str, "Name, as in `steps`: that of a tensor of the model's file which it computes"]
     origin: Annotated[
@@ -61,7 +61,7 @@ class Region(TypedDict):
 
 
 class Ring(TypedDict):
-    """A tensor that never exists whole."""
+    """A tensor never stored whole."""
 
     tensor: Annotated[str, "Name"]
     bytes: Annotated[Bytes, "Of the ring, or of the most rows that are live at once at addresses of their own"]
@@ -90,7 +90,7 @@ class _SometimesOfMemory(TypedDict, total=False):
 
 
 class Memory(_SometimesOfMemory):
-    """A memory that was named by `--memory`."""
+    """A memory named by `--memory`."""
 
     name: Annotated[str, "Its name"]
     capacity_bytes: Annotated[Bytes, "What the network may take of it"]
@@ -130,7 +130,7 @@ class _SometimesOfBlock(TypedDict, total=False):
 
 
 class Placed(_SometimesOfBlock):
-    """What lies in the arena, or in a memory."""
+    """A block in the arena, or in a memory."""
 
     name: Annotated[str, "Its name"]
     offset: Annotated[Bytes, "From the start of the arena, or of its memory"]
@@ -150,7 +150,7 @@ class Block(Placed):
 
 
 class Rewritten(TypedDict):
-    """Substitutions of the network that was planned."""
+    """Substitutions in the planned network."""
 
     steps: Annotated[list[str], "Names of the substitutions; empty where the network is unchanged"]
     before: Annotated[Ratio, "Cost before"]

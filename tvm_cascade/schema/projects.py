@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Bytes, Count, Millijoules, Milliseconds
 
 
 class Touched(TypedDict):
-    """A memory that the network was placed in."""
+    """A memory used by the network."""
 
     name: Annotated[str, "Its name"]
     high_water_bytes: Annotated[Bytes, "What was touched of it"]
@@ -51,7 +51,7 @@ class Run(_SometimesOfRun):
 
 
 class Export(TypedDict):
-    """A package that was written."""
+    """A written package."""
 
     kind: Annotated[str, "Its kind, such as 'zephyr'"]
     output: Annotated[str, "Its folder"]
@@ -59,7 +59,7 @@ class Export(TypedDict):
 
 
 class FrontEnd(TypedDict):
-    """An audio front end that was written."""
+    """A written audio front end."""
 
     name: Annotated[str, "What its symbols begin with"]
     output: Annotated[str, "Its folder"]
@@ -86,7 +86,7 @@ class Bundle(TypedDict):
 
 
 class Flashed(TypedDict):
-    """An image that was written to a board."""
+    """An image written to a board."""
 
     elf: Annotated[str, "The image"]
     tool: Annotated[str, "The program that wrote it"]
@@ -104,7 +104,7 @@ class Installed(TypedDict):
 
 
 class LeftFloat(TypedDict):
-    """An operator of a quantized network that computes in floats."""
+    """A float operator in a quantized network."""
 
     operator: Annotated[str, "Its name"]
     reason: Annotated[str, "Why it does"]
@@ -114,7 +114,7 @@ class LeftFloat(TypedDict):
 
 
 class Diagnosis(TypedDict):
-    """What is installed, and which operators of a model are supported."""
+    """The installation, and a model's supported operators."""
 
     ok: Annotated[bool, "Whether everything required is installed, and the model, if any, has no unsupported operator"]
     checks: Annotated[list[Installed], "Packages, programs and libraries"]

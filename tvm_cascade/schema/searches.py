@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Percent, Ratio,
 
 
 class Layout(TypedDict):
-    """The smallest arena that was found for buffers."""
+    """The smallest arena found for buffers."""
 
     peak_bytes: Annotated[Bytes, "The smallest peak that was found"]
     bound_bytes: Annotated[Bytes, "Proven lower bound of it"]
@@ -49,7 +49,7 @@ class Timed(TypedDict):
 
 
 class Tuned(TypedDict):
-    """What MetaSchedule did for the kernels of the stages."""
+    """MetaSchedule's results for the kernels in the stages."""
 
     kernels: Annotated[Count, "Different kernels"]
     tuned: Annotated[Count, "Of these, with a recorded schedule that is faster than the default"]
@@ -57,7 +57,7 @@ class Tuned(TypedDict):
 
 
 class Library(TypedDict):
-    """Kernels of cuDNN that were measured beside ours."""
+    """cuDNN kernels measured beside ours."""
 
     kernels: Annotated[Count, "Different kernels that cuDNN has too"]
     chosen: Annotated[Count, "Of these, those that take less time there"]
@@ -65,7 +65,7 @@ class Library(TypedDict):
 
 
 class Emitted(TypedDict):
-    """A folder that runs the network with TVM alone."""
+    """A folder for running the network with TVM alone."""
 
     folder: Annotated[str, "Its path"]
     files: Annotated[list[str], "What is in it"]
@@ -146,7 +146,7 @@ class _Ran(TypedDict, total=False):
 
 
 class Substituted(_Ran):
-    """An equivalent graph that costs less."""
+    """An equivalent graph at lower cost."""
 
     cost_before: Annotated[float, "In `cost_unit`"]
     cost_after: Annotated[float, "In `cost_unit`"]
@@ -163,6 +163,6 @@ class Substituted(_Ran):
 
 
 class Optimization(Substituted, _Emitted):
-    """An equivalent graph that costs less."""
+    """An equivalent graph at lower cost."""
 
     limited: Annotated[bool, "Whether a limit ended the search"]

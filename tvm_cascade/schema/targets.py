@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Bytes, Count, Ratio
 
 
 class MemoryOfTarget(TypedDict):
-    """A memory that `--memory` may name."""
+    """A possible memory for `--memory`."""
 
     name: Annotated[str, "Its name"]
     bytes: Annotated[Bytes, "Its size"]
@@ -18,7 +18,7 @@ class MemoryOfTarget(TypedDict):
 
 
 class Target(TypedDict):
-    """What `--target` takes by name."""
+    """A named target for `--target`."""
 
     name: Annotated[str, "Its name"]
     core: Annotated[str, "The core that networks are compiled for; its own name for a core"]
@@ -34,6 +34,6 @@ class Target(TypedDict):
 
 
 class Targets(TypedDict):
-    """Everything that `--target` takes by name."""
+    """All named targets for `--target`."""
 
     targets: Annotated[list[Target], "Cores, then microcontrollers and boards"]

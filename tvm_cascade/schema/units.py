@@ -1,4 +1,4 @@
-"""Types of the values in JSON objects, with their units and limits."""
+"""Types for values in JSON objects, with units and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a number, as the schema's description gives it."""
+    """The unit of a number, for the schema's description."""
 
     name: str
 

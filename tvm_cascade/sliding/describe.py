@@ -22,7 +22,7 @@ def frame_record(plan: FramePlan) -> Frame:
 
 
 def border_macs(plan: FramePlan) -> int:
-    """Count a frame's multiply-accumulates in rows that depend on padding."""
+    """Count a frame's multiply-accumulates in rows dependent on padding."""
     return sum(plan.network.macs(step, rows) for step, parts in _border(plan) for rows in parts)
 
 
@@ -32,7 +32,7 @@ def border_rows(plan: FramePlan) -> dict[str, int]:
 
 
 def _border(plan: FramePlan) -> list[tuple[Step, list[Rows]]]:
-    """List the operators that compute rows depending on padding, with these rows."""
+    """List the operators with rows dependent on padding, with these rows."""
     found: list[tuple[Step, list[Rows]]] = []
     for step in plan.network.steps:
         own, interior = plan.series[step.output], plan.reach.interiors[step.output]

@@ -92,7 +92,7 @@ class FramePlan:
 
     @cached_property
     def additions(self) -> int:
-        """Count a frame's additions in sums over all rows that may be kept."""
+        """Count a frame's additions in sums over all rows, if such sums may be kept."""
         steps = (s for s in self.network.steps if s.total_bytes and self.series[s.output] is not None)
         return sum(s.terms * sum(map(len, self._added(s))) for s in steps)
 
@@ -102,7 +102,7 @@ class FramePlan:
         return self.macs, self.additions
 
     def border_of(self, step: Step) -> list[Rows]:
-        """Return the rows missing in a running sum: rows that depend on padding."""
+        """Return the rows missing in a running sum: rows dependent on padding."""
         interior, rows = self.reach.interiors[step.inputs[0]], self.network.series[step.inputs[0]].rows or 0
         assert interior is not None
         return [part for part in ((0, interior.first), (interior.end, rows)) if part[0] < part[1]]

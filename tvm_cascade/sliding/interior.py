@@ -85,7 +85,7 @@ def _interior(network: SlidingNetwork, step: Step, known: list[Interior | None])
 
 
 def _through(window: Window, source: Interior, rows: int) -> Interior:
-    """Return the output rows that read only interior rows of an input."""
+    """Return the output rows made only from interior rows of an input."""
     first = -(-(source.first + window.padding) // window.stride)
     end = (source.end - window.span + window.padding) // window.stride + 1
     return Interior(max(first, 0), min(end, rows), source.stride * window.stride)

@@ -50,7 +50,7 @@ class SlidingNetwork:
 
     @cached_property
     def producer(self) -> dict[int, Step]:
-        """Return the operator that computes each tensor; none for the input."""
+        """Return each tensor's computing operator; none for the input."""
         return {step.output: step for step in self.steps}
 
     @cached_property

@@ -27,7 +27,7 @@ Feed = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that runs several inferences at a call."""
+    """A program for several inferences in a call."""
 
     run: Callable[[Sequence[Feed]], list[Feed]]  # inputs by name -> outputs by name
     most: int  # inferences in one call that keep progress visible and memory small

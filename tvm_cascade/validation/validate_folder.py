@@ -67,7 +67,7 @@ def validate_folder(
 
 
 def require_classes(samples: SampleSet, outputs: tuple[TensorSpec, ...]) -> None:
-    """Raise `UsageError` for labels that are no class of the network."""
+    """Raise `UsageError` for labels without a class in the network."""
     labels = samples.labels
     if labels is None:
         return

@@ -59,7 +59,7 @@ class Network:
 
     @contextlib.contextmanager
     def session(self):
-        """Hold a session that nobody else runs meanwhile."""
+        """Hold a session nobody else runs meanwhile."""
         with self._lock:
             held = self._free.pop() if self._free else None
         held = held or Session(self._library, self._device, self.metadata)

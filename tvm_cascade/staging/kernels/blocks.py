@@ -26,7 +26,7 @@ def is_reduction(sch: Schedule, block: Any) -> bool:
 
 
 def reductions(sch: Schedule) -> list[Any]:
-    """List the kernel's blocks that have an axis of reduction, in execution order."""
+    """List the kernel's blocks with a reduction axis, in execution order."""
     return [b for b in inner_blocks(sch) if is_reduction(sch, b)]
 
 

@@ -22,7 +22,7 @@ from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS
 
 @dataclass(frozen=True)
 class PointTiling:
-    """An accumulator tile. Sizes are integers or variables that a schedule has sampled."""
+    """An accumulator tile. Sizes are integers or variables sampled by a schedule."""
 
     rows: Any  # channels, a divisor of `ROWS`
     vectors: Any  # of pixels

@@ -44,7 +44,7 @@ _VECTORS = (1, 2, 3, 4)  # of pixels in an accumulator tile of a pointwise convo
 
 
 class Machine(Protocol):
-    """The machine that candidates run on."""
+    """The machine for running candidates."""
 
     @property
     def target(self) -> Any:

@@ -1,4 +1,4 @@
-"""Choose the fastest of several equivalent modules by running them in turn.
+"""Choose the fastest among equivalent modules by running all in turn.
 
 Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median speedup over
 the first, run by run. A candidate must win by `margin`, with a least time no longer; so, with the original first, a

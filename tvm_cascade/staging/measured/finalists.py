@@ -61,7 +61,7 @@ def keep_fastest(
 ) -> tuple[NetworkSchedule, Finalists]:
     """Run `network_schedule` and the rivals above; return the fastest with the measurements. Equal schedules run once.
 
-    `bench` runs them. `metaschedule`: folder with records of tuned kernels, used by all.
+    `bench` runs all schedules. `metaschedule`: folder with records of tuned kernels, used by all.
     """
     candidates = {"searched": network_schedule.schedule}
     others: dict[str, Schedule] = {}

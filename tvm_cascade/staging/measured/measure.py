@@ -1,4 +1,4 @@
-"""Measure stages on a bench's CPU, with the kernels that `ScheduleStages` would emit.
+"""Measure stages on a bench's CPU, with the kernels `ScheduleStages` would emit.
 
 A concurrent stage is timed as the parallel region to emit, a group alone kernel by kernel. Inputs are random and, if
 small enough, stay in cache like a producer's output.

@@ -28,7 +28,7 @@ class Lines:
         self.bindings: list[Any] = []
 
     def bind(self, value: Any, ty: Any = _NOTHING, name: str = "_") -> Any:
-        """Add a binding; returns its variable."""
+        """Add a binding; returns the binding's variable."""
         var = relax.Var(name, ty)
         self.bindings.append(relax.VarBinding(var, typed(value, ty)))
         return var

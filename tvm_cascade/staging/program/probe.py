@@ -89,7 +89,9 @@ def probe_module(
 
 
 def evict_module(size: int, target: str, device: str = "cuda:0") -> tvm.IRModule:
-    """Make a module whose `main()` reads `size` bytes of its own: more than the cache holds, so nothing useful stays."""
+    """Make a module whose `main()` reads `size` bytes of no other use: more than the cache holds, so nothing useful
+    stays.
+    """
     return probe_module([[_evicting(size)]], target, 1, device)
 
 
