@@ -1,7 +1,8 @@
-"""Multi-branch networks as ONNX models with random weights, batch normalization folded: the layers of torchvision's models.
+"""Networks as ONNX models with random weights, batch normalization folded: the layers of torchvision's models, and transformers.
 
-GoogLeNet (Szegedy et al., 2015), Inception V3 (2016), SqueezeNet 1.1 (Iandola et al., 2016), ShuffleNet V2 1.0x
-(Ma et al., 2018).
+Of several branches: GoogLeNet (Szegedy et al., 2015), Inception V3 (2016), SqueezeNet 1.1 (Iandola et al., 2016), ShuffleNet
+V2 1.0x (Ma et al., 2018). Others: MobileNetV2 (Sandler et al., 2018), MobileNetV3 Small (Howard et al., 2019), EfficientNet B0
+(Tan and Le, 2019), BERT (Devlin et al., 2019) and ViT (Dosovitskiy et al., 2021), both of few layers.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from onnx import TensorProto, helper, numpy_helper
 class Writer:
     """Writes one model; tensors are known by name, their channels are kept."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, wide: int = 3) -> None:
         self._random = np.random.default_rng(seed)
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
-        self._channels = {"input": 3}
+        self._channels = {"input": wide}
 
-    def model(self, size: int, output: str) -> onnx.ModelProto:
-        """The model of an input `[1][3][size][size]`."""
+    def model(self, size: int | tuple[int, ...], output: str) -> onnx.ModelProto:
+        """Return the model of an input `[1][3][size][size]`, or of the shape `size`."""
         value = helper.make_tensor_value_info
+        shape = (1, 3, size, size) if isinstance(size, int) else size
         graph = helper.make_graph(
             self._nodes, "network",
-            [value("input", TensorProto.FLOAT, [1, 3, size, size])], [value(output, TensorProto.FLOAT, None)],
+            [value("input", TensorProto.FLOAT, shape)], [value(output, TensorProto.FLOAT, None)],
             self._weights,
         )  # fmt: skip
         opset = [helper.make_opsetid("", 17)]
@@ -89,6 +91,93 @@ class Writer:
     def mean(self, x: str) -> str:
         """Mean over pixels."""
         return self._emit("GlobalAveragePool", [x], self._channels[x])
+
+    def channels(self, x: str) -> int:
+        """Return the channels of a tensor; of tokens, their width."""
+        return self._channels[x]
+
+    def apply(self, kind: str, *args: str, **attrs: Any) -> str:
+        """Emit an operator whose result has the channels of its first argument."""
+        return self._emit(kind, list(args), self._channels[args[0]], **attrs)
+
+    def sigmoid(self, x: str) -> str:
+        """Emit a sigmoid."""
+        return self.apply("Sigmoid", x)
+
+    def silu(self, x: str) -> str:
+        """Emit SiLU as PyTorch exports it."""
+        return self.apply("Mul", x, self.sigmoid(x))
+
+    def relu(self, x: str) -> str:
+        """Emit a rectifier."""
+        return self.apply("Relu", x)
+
+    def relu6(self, x: str) -> str:
+        """Emit a rectifier with results up to 6."""
+        return self.apply("Clip", x, self._number(0), self._number(6))
+
+    def hard_sigmoid(self, x: str) -> str:
+        """Emit a hard sigmoid as PyTorch exports it."""
+        return self.apply("HardSigmoid", x, alpha=1 / 6)
+
+    def hard_swish(self, x: str) -> str:
+        """Emit a hard swish."""
+        return self.apply("HardSwish", x)
+
+    def excited(self, x: str, squeezed: int, inner: Callable[[str], str], gate: Callable[[str], str]) -> str:
+        """Emit squeeze and excitation: channels are multiplied by gates, which two layers make of their means."""
+        scale = self.conv(inner(self.conv(self.mean(x), squeezed, relu=False)), self._channels[x], relu=False)
+        return self.apply("Mul", x, gate(scale))
+
+    def linear(self, x: str, columns: int) -> str:
+        """Emit a dense layer of tokens, with bias."""
+        weights = self._random.standard_normal((self._channels[x], columns)) * self._channels[x] ** -0.5
+        y = self._emit("MatMul", [x, self._constant(weights.astype("float32"))], columns)
+        return self._emit("Add", [y, self._constant(np.full(columns, 0.01, "float32"))], columns)
+
+    def norm(self, x: str) -> str:
+        """Emit a layer normalization of each token."""
+        wide = self._channels[x]
+        scale, bias = (self._constant(np.full(wide, v, "float32")) for v in (1.1, 0.01))
+        return self.apply("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-6)
+
+    def gelu(self, x: str) -> str:
+        """Emit GELU by Erf as PyTorch exports it."""
+        erf = self.apply("Erf", self.apply("Div", x, self._number(2**0.5)))
+        half = self.apply("Mul", x, self.apply("Add", erf, self._number(1)))
+        return self.apply("Mul", half, self._number(0.5))
+
+    def feed_forward(self, x: str, wide: int) -> str:
+        """Emit two dense layers with GELU between them."""
+        return self.linear(self.gelu(self.linear(x, wide)), self._channels[x])
+
+    def attention(self, x: str, tokens: int, heads: int) -> str:
+        """Emit self-attention and the dense layer behind it."""
+        wide = self._channels[x]
+        depth = wide // heads
+        split = self._constant(np.array([1, tokens, heads, depth]))
+        q, k, v = (
+            self.apply("Transpose", self.apply("Reshape", self.linear(x, wide), split), perm=perm)
+            for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+        )
+        scores = self.apply("Mul", self.apply("MatMul", q, k), self._number(depth**-0.5))
+        mixed = self.apply(
+            "Transpose", self.apply("MatMul", self.apply("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3]
+        )
+        return self.linear(self.apply("Reshape", mixed, self._constant(np.array([1, tokens, wide]))), wide)
+
+    def tokens(self, x: str, pixels: int) -> str:
+        """Emit a map of so many pixels as tokens behind one of the class, with embeddings of their positions."""
+        wide = self._channels[x]
+        y = self.apply("Reshape", x, self._constant(np.array([1, wide, pixels])))
+        y = self.apply("Transpose", y, perm=[0, 2, 1])
+        first, position = (
+            self._constant(self._random.standard_normal((1, rows, wide)).astype("float32")) for rows in (1, pixels + 1)
+        )
+        return self.apply("Add", self._emit("Concat", [first, y], wide, axis=1), position)
+
+    def _number(self, value: float) -> str:
+        return self._constant(np.array(value, "float32"))
 
     def _constant(self, value: np.ndarray) -> str:
         name = f"w{len(self._weights)}"
@@ -189,9 +278,86 @@ def shufflenet_v2() -> onnx.ModelProto:
     return w.model(224, w.classify(w.conv(x, 1024)))
 
 
+def efficientnet_b0() -> onnx.ModelProto:
+    """EfficientNet B0 at 224 x 224, SiLU as a sigmoid and a product."""
+    w = Writer()
+    x = w.silu(w.conv("input", 32, 3, 2, 1, relu=False))
+    blocks = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+              (6, 320, 1, 1, 3))  # fmt: skip
+    for expansion, channels, repeats, first, window in blocks:
+        for k in range(repeats):
+            given, wide, stride = x, w.channels(x) * expansion, first if k == 0 else 1
+            x = w.silu(w.conv(x, wide, relu=False)) if expansion > 1 else x
+            x = w.silu(w.conv(x, wide, window, stride, window // 2, wide, relu=False))
+            x = w.excited(x, max(1, w.channels(given) // 4), w.silu, w.sigmoid)
+            x = w.conv(x, channels, relu=False)
+            x = w.apply("Add", x, given) if stride == 1 and w.channels(given) == channels else x
+    return w.model(224, w.classify(w.silu(w.conv(x, 1280, relu=False))))
+
+
+def mobilenet_v2() -> onnx.ModelProto:
+    """MobileNetV2 1.0 at 224 x 224."""
+    w = Writer()
+    x = w.relu6(w.conv("input", 32, 3, 2, 1, relu=False))
+    blocks = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for expansion, channels, repeats, first in blocks:
+        for k in range(repeats):
+            given, wide, stride = x, w.channels(x) * expansion, first if k == 0 else 1
+            x = w.relu6(w.conv(x, wide, relu=False)) if expansion > 1 else x
+            x = w.conv(w.relu6(w.conv(x, wide, 3, stride, 1, wide, relu=False)), channels, relu=False)
+            x = w.apply("Add", x, given) if stride == 1 and w.channels(given) == channels else x
+    return w.model(224, w.classify(w.relu6(w.conv(x, 1280, relu=False))))
+
+
+def mobilenet_v3_small() -> onnx.ModelProto:
+    """MobileNetV3 Small at 224 x 224."""
+    w = Writer()
+    x = w.hard_swish(w.conv("input", 16, 3, 2, 1, relu=False))
+    blocks = (
+        (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1), (5, 96, 40, True, True, 2),
+        (5, 240, 40, True, True, 1), (5, 240, 40, True, True, 1), (5, 120, 48, True, True, 1), (5, 144, 48, True, True, 1),
+        (5, 288, 96, True, True, 2), (5, 576, 96, True, True, 1), (5, 576, 96, True, True, 1),
+    )  # fmt: skip
+    for window, wide, channels, excited, hard, stride in blocks:
+        given, act = x, w.hard_swish if hard else w.relu
+        x = act(w.conv(x, wide, relu=False)) if wide != w.channels(x) else x
+        x = act(w.conv(x, wide, window, stride, window // 2, wide, relu=False))
+        x = w.excited(x, (wide // 4 + 4) // 8 * 8, w.relu, w.hard_sigmoid) if excited else x
+        x = w.conv(x, channels, relu=False)
+        x = w.apply("Add", x, given) if stride == 1 and w.channels(given) == channels else x
+    x = w.mean(w.hard_swish(w.conv(x, 576, relu=False)))
+    x = w.hard_swish(w.conv(x, 1024, relu=False))
+    return w.model(224, w.conv(x, 1000, relu=False))
+
+
+def bert_tiny() -> onnx.ModelProto:
+    """BERT's encoder behind its embeddings: 2 layers, 128 wide, 2 heads, 128 tokens; GELU by Erf, as PyTorch exports it."""
+    w = Writer(wide=128)
+    x = w.norm("input")
+    for _ in range(2):
+        x = w.norm(w.apply("Add", x, w.attention(x, 128, 2)))
+        x = w.norm(w.apply("Add", x, w.feed_forward(x, 512)))
+    return w.model((1, 128, 128), x)
+
+
+def vit_tiny() -> onnx.ModelProto:
+    """Four layers of ViT-Tiny at 224 x 224: patches of 16 x 16, 196 tokens and one of the class, 192 wide, 3 heads."""
+    w = Writer()
+    x = w.tokens(w.conv("input", 192, 16, 16, relu=False), 196)
+    for _ in range(4):
+        x = w.apply("Add", x, w.attention(w.norm(x), 197, 3))
+        x = w.apply("Add", x, w.feed_forward(w.norm(x), 768))
+    return w.model(224, w.linear(w.norm(x), 1000))
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "googlenet": googlenet,
     "inception_v3": inception_v3,
     "squeezenet_1_1": squeezenet,
     "shufflenet_v2": shufflenet_v2,
+    "mobilenet_v2": mobilenet_v2,
+    "mobilenet_v3_small": mobilenet_v3_small,
+    "efficientnet_b0": efficientnet_b0,
+    "bert_tiny": bert_tiny,
+    "vit_tiny": vit_tiny,
 }

@@ -138,22 +138,26 @@ def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
     """
     divisor = constant_of(call.args[1])
     if divisor is None or divisor.all():
-        return bb.call_te(plain, *call.args)
+        return _by_tvm(bb, call)  # which writes a scalar into the kernel
     if divisor.dtype.kind in "iub":
         raise GraphError(f"{call.op.name} of integers by the constant 0", "correct the constant", [call.op.name])
     if divisor.ndim:
         return bb.call_te(plain, *call.args)
     with np.errstate(divide="ignore"):
-        inverse = relax.const(np.divide(1, divisor, dtype=divisor.dtype), str(divisor.dtype))
-    made = bb.emit_te(topi.multiply, call.args[0], inverse)
-    return made if plain is topi.divide else bb.call_te(topi.multiply, made, relax.const(np.nan, str(divisor.dtype)))
+        inverse = np.divide(1, divisor, dtype=divisor.dtype)
+
+    def multiplied(x: Any) -> Any:
+        product = topi.multiply(x, tirx.const(float(inverse), x.dtype))
+        return product if plain is topi.divide else topi.multiply(product, tirx.const(float("nan"), x.dtype))
+
+    return bb.call_te(multiplied, call.args[0])
 
 
 def _powers(bb: Any, call: Any) -> Any:
     """Lower powers: integers by multiplication, missing in TVM."""
     dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
     if dtype.startswith("float"):
-        return bb.call_te(topi.power, *call.args)
+        return _by_tvm(bb, call)
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     most = (
         bits if exponent is None else int(np.abs(exponent).max(initial=0))

@@ -7,7 +7,7 @@ layouts and write the plain layout; `pack` behind a compute and `unpack` in fron
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -251,33 +251,10 @@ def attention_scores(q: Any, k: Any) -> Any:
 
 
 def softmax(x: Any) -> Any:
-    """Compute the softmax over the last axis, with an exponential made from vector instructions."""
+    """Compute the softmax over the last axis."""
     *rows, columns = x.shape
     r1, r2 = (te.reduce_axis((0, columns), "s") for _ in range(2))
     largest: Any = te.compute(rows, lambda *at: te.max(x[(*at, r1)], axis=[r1]), name="softmax_maxelem")
-    powers: Any = te.compute(x.shape, lambda *at: _exp(x[at] - largest[at[:-1]]), name="softmax_exp")
+    powers: Any = te.compute(x.shape, lambda *at: tirx.exp(x[at] - largest[at[:-1]]), name="softmax_exp")
     total: Any = te.compute(rows, lambda *at: te.sum(powers[(*at, r2)], axis=[r2]), name="softmax_expsum")
     return te.compute(x.shape, lambda *at: powers[at] / total[at[:-1]], name="softmax_norm")
-
-
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-_LEAST_EXPONENT = -87.0  # of e, above which results are no denormal numbers
-
-
-def _exp(x: Any) -> Any:
-    """Compute e to the power x within two units in the last place, for x up to 88; 0 below -87, infinities included.
-
-    The form is `2**n * p(x - n * log 2)` with the polynomial of Cephes (Moshier, expf); log 2 is split in two parts,
-    the first with few bits.
-    """
-    value, n, rest = cast("tuple[Any, Any, Any]", tuple(tirx.Var(name, "float32") for name in ("value", "n", "rest")))
-    polynomial: Any = tirx.const(_EXP[0], "float32")
-    for c in _EXP[1:]:
-        polynomial = polynomial * rest + c
-    power: Any = tirx.reinterpret("float32", (n.astype("int32") + 127) << 23)
-    made = tirx.Select(
-        value < _LEAST_EXPONENT, tirx.const(0.0, "float32"), (polynomial * rest * rest + rest + 1.0) * power
-    )
-    made = tirx.Let(rest, value - n * 0.693359375 + n * 2.12194440e-4, made)
-    bounded: Any = te.max(value, tirx.const(_LEAST_EXPONENT, "float32"))
-    return tirx.Let(value, x, tirx.Let(n, tirx.floor(bounded * 1.44269504088896341 + 0.5), made))

@@ -24,6 +24,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.publish import whole_file
+from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
 from tvm_cascade.staging.kernels.cuda_default import architecture_of
 from tvm_cascade.staging.kernels.processors import accumulators
@@ -102,12 +103,15 @@ class TunedKernels:
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
         """Return the scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops.
 
-        On CUDA a kernel without a record is returned unchanged: dlight's rules schedule the whole module later.
+        On a CPU elementary functions become polynomials. On CUDA a kernel without a record is returned unchanged: dlight's
+        rules schedule the whole module later.
         """
         tuned = self._recorded(func)
+        if not self._cpu:
+            return func if tuned is None else tuned
         if tuned is None:
-            return schedule_cpu(func, parallel, accumulators(self._processor)) if self._cpu else func
-        return threaded(tuned) if parallel and self._cpu else tuned
+            return vectorizable(schedule_cpu(func, parallel, accumulators(self._processor)))
+        return vectorizable(threaded(tuned) if parallel else tuned)
 
     @property
     def uses_library(self) -> bool:

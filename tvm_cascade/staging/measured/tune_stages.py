@@ -19,6 +19,7 @@ from tvm_cascade.runtime.cuda import has_cuda, with_architecture
 from tvm_cascade.runtime.tuning_pair import bench_pair
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
+from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
 from tvm_cascade.staging.kernels.processors import accumulators
 from tvm_cascade.staging.kernels.records import KernelRecords, record_target
@@ -97,5 +98,6 @@ class BenchMachine:
         """Measure kernels in turn, see `stage_tuning.Machine`. Raises the error that ended the search for candidates."""
         if self._problems:
             raise self._problems[0]
-        programs = [kernel_program(func, self._bench, _MIN_MS) for func in funcs]
+        kernels = funcs if self.processor is None else [vectorizable(func) for func in funcs]
+        programs = [kernel_program(func, self._bench, _MIN_MS) for func in kernels]
         return [min(samples) for samples in self._bench.in_turn(programs, _ROUNDS, _REPEATS)]

@@ -1,0 +1,161 @@
+"""Instructions of one inference on one thread beside ONNX Runtime, counted by callgrind: the same on a busy machine.
+
+    python benchmarks/cpu_instructions.py                                 # all networks; writes results/cpu_instructions.md
+    python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # and the functions that take the most
+
+Both run as for a processor with AVX2, which is what valgrind emulates. Counting begins after two inferences. Needs valgrind with
+its headers, and gcc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+_TARGET = "llvm -mcpu=x86-64-v3"
+_COUNTER = """#include <valgrind/callgrind.h>
+void count(void) { CALLGRIND_START_INSTRUMENTATION; }
+void end(void) { CALLGRIND_DUMP_STATS; CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_WARM_UP = 2
+
+
+def main() -> None:
+    """Count what the command line asks for; without names of networks, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="*", help="of cpu_networks.py; default: all")
+    parser.add_argument("--profile", action="store_true", help="print the functions that take the most")
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)  # what counts, and a folder
+    args = parser.parse_args()
+    if args.run:
+        run(args.run[0], Path(args.run[1]))
+        return
+    from cpu_networks import NETWORKS
+
+    rows = []
+    for name in args.networks or NETWORKS:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(name, Path(folder), args.profile))
+        print(rows[-1], flush=True)
+    if not args.networks:
+        (RESULTS / "cpu_instructions.md").write_text(page(rows))
+
+
+def measure(name: str, folder: Path, profile: bool) -> dict[str, Any]:
+    """Return the millions of instructions of both, and the largest difference of a result to the largest result."""
+    import numpy as np
+    import onnx
+    from cpu_networks import NETWORKS
+
+    onnx.save(NETWORKS[name](), folder / "model.onnx")
+    shape = [d.dim_value for d in onnx.load(folder / "model.onnx").graph.input[0].type.tensor_type.shape.dim]
+    np.save(folder / "input.npy", np.random.default_rng(0).standard_normal(shape).astype("float32"))
+    build(folder)
+    (folder / "counter.c").write_text(_COUNTER)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "counter.so", folder / "counter.c"], check=True)
+    counts, results = {}, {}
+    for who in ("ours", "onnxruntime"):
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/{who}.out"]
+        command += [sys.executable, __file__, "--run", who, str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+        counted = folder / f"{who}.out.1"  # what `end` dumps
+        counts[who], results[who] = _total(counted), np.load(folder / f"{who}.npy")
+        if profile:
+            print(_functions(counted))
+    wanted = results["onnxruntime"]
+    error = float(np.abs(results["ours"].reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
+    millions = {who: round(count / 1e6, 2) for who, count in counts.items()}
+    return {"network": name, **millions, "ratio": round(counts["ours"] / counts["onnxruntime"], 3), "error": error}
+
+
+def build(folder: Path) -> None:
+    """Compile the network in a folder to a library of one thread, its kernels in sequence."""
+    from tvm_cascade import frontend
+    from tvm_cascade.cost import AnalyticCost, find_device
+    from tvm_cascade.parallel import Options, schedule
+    from tvm_cascade.parallel.units import unit_graph
+    from tvm_cascade.runtime import compile_stages
+    from tvm_cascade.staging.kernels.processors import processor
+    from tvm_cascade.staging.program.graph import stage_graph
+    from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+
+    net = stage_graph(frontend.load(folder / "model.onnx"))
+    cost = AnalyticCost(find_device("cpu", "llvm", 1))
+    found = schedule(net.graph, cost, Options(variant="sequential")).schedule
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1, target=_TARGET))
+    compile_stages(staged, processor(_TARGET)).export_library(folder / "ours.so")
+
+
+def run(who: str, folder: Path) -> None:
+    """Run a network some times in this process, the last time counted, and keep its result."""
+    import ctypes
+
+    import numpy as np
+
+    data = np.load(folder / "input.npy")
+    infer = (_ours if who == "ours" else _onnxruntime)(folder, data)
+    counter = ctypes.CDLL(str(folder / "counter.so"))
+    for _ in range(_WARM_UP):
+        infer()
+    counter.count()
+    result = infer()
+    counter.end()
+    np.save(folder / f"{who}.npy", result.numpy() if hasattr(result, "numpy") else result[0])
+
+
+def _ours(folder: Path, data: Any) -> Callable[[], Any]:
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / "ours.so")), tvm.cpu())
+    given, function = tvm.runtime.tensor(data), machine["main"]
+    return lambda: function(given)
+
+
+def _onnxruntime(folder: Path, data: Any) -> Callable[[], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: data})
+
+
+def _total(path: Path) -> int:
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.startswith(("summary:", "totals:"))]
+    return max((int(line.split()[1]) for line in lines), default=0)
+
+
+def _functions(path: Path) -> str:
+    done = subprocess.run(["callgrind_annotate", path], capture_output=True, text=True, check=True)
+    return "\n".join(line[:150] for line in done.stdout.splitlines() if "%)" in line)[:6000]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Return the table as Markdown."""
+    import onnxruntime
+
+    lines = [
+        "# CPU: instructions beside ONNX Runtime",
+        "",
+        "Written by `python benchmarks/cpu_instructions.py`: float32, batch 1, random weights, one thread, AVX2. Millions of",
+        f"instructions of one inference under callgrind, of the staged program and of ONNX Runtime {onnxruntime.__version__}.",
+        "Error: largest difference of an output, relative to the largest output. Counts are no times.",
+        "",
+        "| network | staged | ONNX Runtime | ratio | error |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for r in rows:
+        lines.append(f"| {r['network']} | {r['ours']} | {r['onnxruntime']} | {r['ratio']} | {r['error']:.1e} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Elementary functions of float32 in kernels for CPUs: errors over all float32, special values, and no call of the C library."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax as _relax
+from tvm import te as _te
+from tvm import tirx as _tirx
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+
+relax: Any = _relax
+te: Any = _te
+tirx: Any = _tirx
+STRIDE = 16381  # a prime: one of so many of all float32, in order of their bits
+SAMPLES = np.arange(0, 2**32, STRIDE, dtype="int64").astype("uint32").view("float32")
+SPECIAL = np.array(
+    [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, -1e-40, 88.72, 88.73, -87.4, -100.0, -103.9, -104.5,
+     1e-30, -1e-30, 3.4e38, -3.4e38, 1.0, -1.0, 1.5707964, 3.1415927, 0.99999994],
+    "float32",
+)  # fmt: skip
+X = np.concatenate([SAMPLES, SPECIAL, np.linspace(-20, 20, 4001, dtype="float32")])
+LIBRARY = re.compile(r"\b((?:exp|log|tanh|erf|sin|cos|pow|sincos|floor|exp2|log2|round)f?)(?:@PLT)?$", re.MULTILINE)
+TARGETS: dict[str, Any] = {
+    "this machine": {"kind": "llvm", "mcpu": "host"},
+    "its family": {"kind": "llvm"},
+}
+Elementwise = Callable[[Any], Any]
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+# function: kernel, value in float64, bound in units in the last place, magnitude below which results may be 0
+FUNCTIONS: dict[str, tuple[Elementwise, Elementwise, float, float]] = {
+    "exp": (tirx.exp, np.exp, 2, 0),
+    "log": (tirx.log, np.log, 1, 0),
+    "tanh": (tirx.tanh, np.tanh, 6, 0),
+    "erf": (tirx.erf, lambda x: _erf(x).astype("float64"), 8, 0),
+    "sigmoid": (tirx.sigmoid, _sigmoid, 4, 2.0**-126),
+    "silu": (lambda x: x * tirx.sigmoid(x), lambda x: x * _sigmoid(x), 4, 2.0**-120),
+    "silu, the sigmoid first": (lambda x: tirx.sigmoid(x) * x, lambda x: x * _sigmoid(x), 4, 2.0**-120),
+    "sin": (tirx.sin, np.sin, 2, 0),
+    "cos": (tirx.cos, np.cos, 2, 0),
+    "square": (lambda x: tirx.pow(x, tirx.const(2.0, "float32")), lambda x: x * x, 1, 0),
+    "cube": (lambda x: tirx.pow(x, tirx.const(3.0, "float32")), lambda x: x**3, 1.5, 0),
+}
+
+
+def kernel(function: Elementwise, length: int) -> tirx.PrimFunc:
+    given = te.placeholder((length,), "float32", name="x")
+    made = te.compute((length,), lambda i: function(given[i]), name="y")
+    return vectorizable(te.create_prim_func([given, made])).with_attr("global_symbol", "main")
+
+
+def target_of(name: str) -> Any:
+    target = dict(TARGETS[name])
+    if target.get("mcpu") == "host":
+        target["mcpu"] = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    return target
+
+
+@np.errstate(all="ignore")
+def units(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return errors in units in the last place; of results that should be NaN or infinite, 0 or infinity."""
+    exponent = np.floor(np.log2(np.clip(np.abs(wanted), 2.0**-126, 2.0**127)))
+    errors = np.abs(got - wanted) / 2.0 ** (exponent - 23)
+    same = (wanted.astype("float32") == got) | (np.isnan(wanted) & np.isnan(got))
+    return np.where(same, 0, np.where(np.isfinite(got) & np.isfinite(wanted), errors, np.inf))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_over_all_float32(name: str, target: str) -> None:
+    """Bounds hold for every exponent, denormal numbers among them, and NaN and infinities are as in C's library."""
+    function, value, bound, least = FUNCTIONS[name]
+    library = tvm.compile(tvm.IRModule({"main": kernel(function, len(X))}), target=target_of(target))
+    result = tvm.runtime.tensor(np.zeros_like(X))
+    library["main"](tvm.runtime.tensor(X), result)
+    got = result.numpy().astype("float64")
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(value(X.astype("float64")))
+    errors = np.where((np.abs(wanted) < least) & (np.abs(got) < least), 0, units(got, wanted))
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= bound, (X[worst], got[worst], wanted[worst])
+    if name in ("tanh", "erf"):
+        assert np.nanmax(np.abs(got)) == 1
+    if name in ("tanh", "erf", "sin"):
+        assert np.array_equal(np.signbit(got[X == 0]), np.signbit(X[X == 0]))
+
+
+@pytest.mark.parametrize("triple", ["x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_call_of_the_library(name: str, triple: str) -> None:
+    """The code for processors with vectors of any width, or with none, calls no elementary function."""
+    func = kernel(FUNCTIONS[name][0], 64)
+    features = {"mattr": ["+d"], "mabi": "lp64d"} if triple.startswith("riscv") else {}
+    target = tvm.target.Target({"kind": "llvm", "mtriple": triple, **features})
+    built = tvm.compile(tvm.IRModule({"main": func}), target=target)
+    assembly = built.mod.inspect_source("asm") if hasattr(built, "mod") else built.inspect_source("asm")
+    assert not LIBRARY.findall(assembly)
+
+
+def staged(operator: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> tvm.IRModule:
+    inputs = [relax.Var(f"x{k}", relax.TensorType(shape, "float32")) for k, shape in enumerate(shapes)]
+    builder: Any = relax.BlockBuilder()
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            out = builder.emit_output(operator(*inputs))
+        builder.emit_func_output(out)
+    net = stage_network(builder.finalize(), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("v100")), Options(variant="sequential")).schedule
+    return lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions())
+
+
+def _weights(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype("float32") / 4
+
+
+def _mish(x: Any) -> Any:
+    softplus = relax.op.log(relax.op.add(relax.const(1.0), relax.op.exp(x)))
+    return relax.op.multiply(x, relax.op.tanh(softplus))
+
+
+def _convolution(x: Any) -> Any:
+    return relax.op.nn.silu(relax.op.nn.conv2d(x, relax.const(_weights(16, 8, 1, 1))))
+
+
+def _gelu_of_product(x: Any) -> Any:
+    return relax.op.nn.gelu(relax.op.matmul(x, relax.const(_weights(24, 40))))
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape"),
+    [
+        (relax.op.nn.gelu, (2, 40)),
+        (relax.op.nn.gelu_tanh, (2, 40)),
+        (relax.op.nn.silu, (2, 40)),
+        (relax.op.nn.softplus, (2, 40)),
+        (_mish, (2, 40)),
+        (relax.op.nn.softmax, (2, 40)),
+        (lambda x: relax.op.nn.softmax(x, axis=1), (2, 5, 7)),
+        (_convolution, (1, 8, 6, 6)),
+        (_gelu_of_product, (3, 24)),
+    ],
+)
+def test_programs_use_them(operator: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    """Kernels of staged programs have no elementary function left, whatever produces its argument; results are TVM's own."""
+    program = staged(operator, [shape])
+    assert not re.findall(r"T\.(exp|log|tanh|erf|sigmoid|pow)\(", program.script())
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32") * 3
+    (got,) = Session(compile_stages(program)).run(x)
+    plain: Any = relax.BlockBuilder()
+    given = relax.Var("x", relax.TensorType(shape, "float32"))
+    with plain.function("main", [given]):
+        with plain.dataflow():
+            out = plain.emit_output(operator(given))
+        plain.emit_func_output(out)
+    machine = relax.VirtualMachine(tvm.compile(plain.finalize(), "llvm"), tvm.cpu())
+    np.testing.assert_allclose(got, machine["main"](tvm.runtime.tensor(x)).numpy(), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("divisor", [1.25, 0.0, -0.0])
+def test_quotient_by_a_number(divisor: float) -> None:
+    """A divisor that is one number is written into the kernel, and so are dividends and exponents."""
+    x = np.array([[1.5, -2, 0, np.inf, 3]], "float32")
+    program = staged(lambda v: relax.op.divide(v, relax.const(divisor)), [x.shape])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(Session(compile_stages(program)).run(x)[0], x / np.float32(divisor))
+
+
+def test_number_over_a_tensor_and_powers_by_a_number() -> None:
+    x = np.array([[1.5, -2, 0.25, np.inf, 3]], "float32")
+    inverse = staged(lambda v: relax.op.divide(relax.const(1.0), v), [x.shape])
+    np.testing.assert_array_equal(Session(compile_stages(inverse)).run(x)[0], 1 / x)
+    for exponent in (2.0, 3.0, 2.5):
+        power = staged(lambda v, e=exponent: relax.op.power(v, relax.const(e)), [x.shape])
+        with np.errstate(all="ignore"):
+            wanted = x ** np.float32(exponent)
+        np.testing.assert_allclose(Session(compile_stages(power)).run(x)[0], wanted, rtol=3e-7)
