@@ -30,7 +30,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.tirx import PrimFunc
 
 Value = Any  # a scalar expression of a kernel
@@ -71,31 +71,84 @@ _SQRT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
 def vectorizable(func: PrimFunc) -> PrimFunc:
-    """Return the kernel with each elementary function of float32 as an expression of this module."""
-    body = tvm_ffi.structural_map(func.body, (tirx.Mul, _silu), order="post")
-    body = tvm_ffi.structural_map(body, (tvm.ir.Call, _replaced), order="post")
+    """Return the kernel with each elementary function of float32 as an expression of this module.
+
+    Its value is written to one element of memory, which LLVM keeps in a register::
+
+        y[i] = x[i] * tanh(exp(x[i]))   ->   a[0] = <exp of x[i]>; b[0] = <tanh of a[0]>; y[i] = x[i] * b[0]
+
+    TVM simplifies expressions with variables replaced by their values: without the memory between them, functions of functions
+    would take it minutes. Conditional arguments, which may not be computed elsewhere, have their expressions in place.
+    """
+    body = _Writer().written(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def _replaced(call: Value) -> Value:
-    form = _FORMS.get(getattr(call.op, "name", ""))
-    if form is None or not _is_float32(call):
-        return call
-    expression = form(*call.args)
-    return call if expression is None else expression
+class _Writer:
+    """Replaces the calls of one kernel."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[Any]] = []  # what is to be allocated in the blocks around
+        self._stores: list[Any] | None = None  # to be made before the present statement
+        self._conditions = 0  # conditional expressions around
+
+    def written(self, body: Any) -> Any:
+        """Return a body with its calls replaced."""
+        entries = [
+            (s_tir.SBlock, self._block),
+            (tirx.BufferStore, self._store),
+            (tirx.Mul, self._product),
+            (tvm.ir.Call, self._call),
+        ]
+        return tvm_ffi.structural_mutate(body, entries)
+
+    def _block(self, block: Value, mutator: Any) -> Value:
+        self._blocks.append([])
+        made = mutator.default_mutate(block)
+        own = self._blocks.pop()
+        if not own:
+            return made
+        allocated = [*made.alloc_buffers, *own]
+        fields = (made.iter_vars, made.reads, made.writes, made.name_hint, made.body, made.init)
+        return s_tir.SBlock(*fields, allocated, made.match_buffers, made.annotations)
+
+    def _store(self, store: Value, mutator: Any) -> Value:
+        self._stores = []
+        made = mutator.default_mutate(store)
+        before, self._stores = self._stores, None
+        return tirx.SeqStmt([*before, made]) if before else made
+
+    def _product(self, product: Value, mutator: Any) -> Value:
+        """Replace `x * sigmoid(x)` by one quotient."""
+        for x, factor in ((product.a, product.b), (product.b, product.a)):
+            is_call = isinstance(factor, tvm.ir.Call) and getattr(factor.op, "name", "") == "tirx.sigmoid"
+            if is_call and _is_float32(factor) and tvm_ffi.structural_equal(factor.args[0], x):
+                return self._held(_logistic(mutator.mutate(x), None))
+        return mutator.default_mutate(product)
+
+    def _call(self, call: Value, mutator: Any) -> Value:
+        name = getattr(call.op, "name", "")
+        is_condition = name == "prim.if_then_else"
+        self._conditions += is_condition
+        made = mutator.default_mutate(call)
+        self._conditions -= is_condition
+        form = _FORMS.get(name)
+        if form is None or not _is_float32(call):
+            return made
+        expression = form(*made.args)
+        return made if expression is None else self._held(expression)
+
+    def _held(self, expression: Value) -> Value:
+        if self._conditions or self._stores is None or not self._blocks:
+            return expression
+        element: Any = tirx.decl_buffer((1,), "float32", "held", scope="local")
+        self._blocks[-1].append(element)
+        self._stores.append(tirx.BufferStore(element, expression, [0]))
+        return tirx.BufferLoad(element, [0])
 
 
 def _is_float32(value: Value) -> bool:
     return str(getattr(value, "dtype", value.ty)) == "float32"
-
-
-def _silu(product: Value) -> Value:
-    """Return `x * sigmoid(x)` as one quotient; another product unchanged."""
-    for x, factor in ((product.a, product.b), (product.b, product.a)):
-        is_call = isinstance(factor, tvm.ir.Call) and getattr(factor.op, "name", "") == "tirx.sigmoid"
-        if is_call and _is_float32(factor) and tvm_ffi.structural_equal(factor.args[0], x):
-            return _logistic(x, None)
-    return product
 
 
 def _number(value: float) -> Value:
