@@ -1,7 +1,7 @@
 """Instructions of one inference on one thread beside ONNX Runtime, counted by callgrind: the same on a busy machine.
 
-    python benchmarks/cpu_instructions.py                                 # all networks; writes results/cpu_instructions.md
-    python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # and the functions that take the most
+    python benchmarks/cpu_instructions.py             # six networks, about ten minutes; writes results/cpu_instructions.md
+    python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # prints, and the functions that take the most too
 
 Both run as for a processor with AVX2, which is what valgrind emulates. Counting begins after two inferences. Needs valgrind with
 its headers, and gcc.
@@ -24,22 +24,21 @@ void count(void) { CALLGRIND_START_INSTRUMENTATION; }
 void end(void) { CALLGRIND_DUMP_STATS; CALLGRIND_STOP_INSTRUMENTATION; }
 """
 _WARM_UP = 2
+_NETWORKS = ("efficientnet_b0", "bert_tiny", "vit_tiny", "mobilenet_v2", "mobilenet_v3_small", "squeezenet_1_1")
 
 
 def main() -> None:
     """Count what the command line asks for; without names of networks, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", help="of cpu_networks.py; default: all")
+    parser.add_argument("--networks", nargs="*", help="of cpu_networks.py")
     parser.add_argument("--profile", action="store_true", help="print the functions that take the most")
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)  # what counts, and a folder
     args = parser.parse_args()
     if args.run:
         run(args.run[0], Path(args.run[1]))
         return
-    from cpu_networks import NETWORKS
-
     rows = []
-    for name in args.networks or NETWORKS:
+    for name in args.networks or _NETWORKS:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(name, Path(folder), args.profile))
         print(rows[-1], flush=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -124,7 +125,7 @@ def test_functions_of_functions_and_conditions() -> None:
         return tirx.erf(inner) + tirx.if_then_else(x > 0, tirx.log(x), 0.0)
 
     func = kernel(chain, 64)
-    assert func.script().count("T.sblock_alloc_buffer") == 5  # of six functions, one under a condition
+    assert func.script().count("T.sblock_alloc_buffer") == 10  # of six functions, one under a condition
     x = np.linspace(-3, 3, 64, dtype="float32")
     result = tvm.runtime.tensor(np.zeros_like(x))
     tvm.compile(tvm.IRModule({"main": func}), target="llvm")["main"](tvm.runtime.tensor(x), result)
@@ -132,6 +133,25 @@ def test_functions_of_functions_and_conditions() -> None:
     with np.errstate(all="ignore"):
         wanted = _erf(inner).astype("float64") + np.where(x > 0, np.log(x.astype("float64")), 0)
     np.testing.assert_allclose(result.numpy(), wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_arguments_of_bfloat16() -> None:
+    """TVM reads a bfloat16 in the value of a variable as an integer: such arguments lie in memory."""
+    given = te.placeholder((16,), "bfloat16", name="x")
+
+    def compute(i: Any) -> Any:
+        x = given[i].astype("float32")
+        return tirx.exp(x) + x * tirx.sigmoid(x) + tirx.if_then_else(i < 8, tirx.tanh(x), x * tirx.sigmoid(x))
+
+    func = vectorizable(te.create_prim_func([given, te.compute((16,), compute, name="y")]))
+    x = np.linspace(-3, 3, 16, dtype="float32").astype(ml_dtypes.bfloat16)
+    result = tvm.runtime.tensor(np.zeros(16, "float32"))
+    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target="llvm")
+    library["main"](tvm.runtime.tensor(x), result)
+    wide = x.astype("float64")
+    silu = wide * _sigmoid(wide)
+    wanted = np.exp(wide) + silu + np.where(np.arange(16) < 8, np.tanh(wide), silu)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, atol=1e-6)
 
 
 def staged(operator: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> tvm.IRModule:

@@ -73,9 +73,9 @@ _SQRT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 def vectorizable(func: PrimFunc) -> PrimFunc:
     """Return the kernel with each elementary function of float32 as an expression of this module.
 
-    Its value is written to one element of memory, which LLVM keeps in a register::
+    Its argument and its value are written to elements of memory, which LLVM keeps in registers::
 
-        y[i] = x[i] * tanh(exp(x[i]))   ->   a[0] = <exp of x[i]>; b[0] = <tanh of a[0]>; y[i] = x[i] * b[0]
+        y[i] = x[i] * tanh(x[i])   ->   a[0] = x[i]; b[0] = <tanh of a[0]>; y[i] = x[i] * b[0]
 
     TVM simplifies expressions with variables replaced by their values: without the memory between them, functions of functions
     would take it minutes. Conditional arguments, which may not be computed elsewhere, have their expressions in place.
@@ -123,7 +123,8 @@ class _Writer:
         for x, factor in ((product.a, product.b), (product.b, product.a)):
             is_call = isinstance(factor, tvm.ir.Call) and getattr(factor.op, "name", "") == "tirx.sigmoid"
             if is_call and _is_float32(factor) and tvm_ffi.structural_equal(factor.args[0], x):
-                return self._held(_logistic(mutator.mutate(x), None))
+                given = self._argument(mutator.mutate(x))
+                return product if given is None else self._held(_logistic(given, None))
         return mutator.default_mutate(product)
 
     def _call(self, call: Value, mutator: Any) -> Value:
@@ -135,16 +136,37 @@ class _Writer:
         form = _FORMS.get(name)
         if form is None or not _is_float32(call):
             return made
-        expression = form(*made.args)
+        given = self._argument(made.args[0])
+        expression = None if given is None else form(given, *made.args[1:])
         return made if expression is None else self._held(expression)
 
+    def _argument(self, x: Value) -> Value | None:
+        """Return the argument, from memory if it can be; None if it reads bfloat16 in place, which TVM would get wrong."""
+        if self._is_in_place():
+            return None if _reads_bfloat16(x) else x
+        return self._held(x)
+
+    def _is_in_place(self) -> bool:
+        return self._conditions > 0 or self._stores is None or not self._blocks
+
     def _held(self, expression: Value) -> Value:
-        if self._conditions or self._stores is None or not self._blocks:
+        if self._stores is None or self._is_in_place():
             return expression
         element: Any = tirx.decl_buffer((1,), "float32", "held", scope="local")
         self._blocks[-1].append(element)
         self._stores.append(tirx.BufferStore(element, expression, [0]))
         return tirx.BufferLoad(element, [0])
+
+
+def _reads_bfloat16(x: Value) -> bool:
+    found = False
+
+    def visited(load: Value) -> None:
+        nonlocal found
+        found = found or str(load.ty.dtype) == "bfloat16"
+
+    tvm_ffi.structural_walk(x, [(tvm.ir.TensorLoad, visited)])
+    return found
 
 
 def _is_float32(value: Value) -> bool:
