@@ -289,7 +289,8 @@ def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
         if storage.root is None:
             break
         storage = plan.storages[storage.root]
-    return not apart and (output or storage.upper > segment + 1)
+    is_there = storage.lower <= segment  # a view of a streamed input is made before the input arrives
+    return not apart and is_there and (output or storage.upper > segment + 1)
 
 
 def _build(network: _Network, programs: Sequence[_Program]) -> None:

@@ -24,6 +24,7 @@ from tvm_cascade.schedules.kernels import pixel_kernel
 from tvm_cascade.schedules.tir import te, tirx
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.quick_build import quick_run
+from tvm_cascade.testing.random_models.operators import Operators
 
 relax: Any = _relax  # its nodes get their fields at run time
 
@@ -225,3 +226,16 @@ def test_sums_of_floats_in_another_order_are_no_fault() -> None:
     assert not executed_plan._near(np.float32([1, 2, 3.01]), np.float32([1, 2, 3]), 0.0)
     assert executed_plan._near(np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), 0.0)
     assert not executed_plan._near(np.float32([0, 1]), np.float32([np.nan, 1]), 0.0)
+
+
+def test_views_of_a_streamed_input_are_compared_after_it_has_arrived(tmp_path: Path) -> None:
+    drawn = (
+        ("batch_to_space", "float32", 1015078267),
+        ("max_pool2d", "int8", 672172304),
+        ("expand_dims", "float32", 953230778),
+        ("gather_nd", "float32", 204723610),
+        ("space_to_batch", "int16", 152793729),
+    )
+    path = tmp_path / "operators.tflite"
+    path.write_bytes(Operators(0, drawn).file())
+    api.compile(path, target="host", output=tmp_path / "project", stream_input=True)

@@ -9,6 +9,8 @@ import numpy as np
 from tvm_cascade.testing.random_models.model import RandomModel
 from tvm_cascade.testing.random_models.operators import Operators
 
+_MOST_SEARCHED = 20  # outputs; the search for a plan of more takes nearly all of the time of a run, and is limited
+_SEARCHED = 2.0  # seconds
 _MEMORIES = {"cortex-m7": ("sram", "psram"), "cortex-m55": ("dtcm", "sram")}  # names of the emulated boards' RAMs
 
 
@@ -26,6 +28,8 @@ def random_options(seed: int, model: RandomModel | Operators, target: str) -> di
         if rng.random() < probability:
             options[name] = values[int(rng.integers(len(values)))]
 
+    if model.parts > _MOST_SEARCHED:
+        options["time_limit"] = _SEARCHED
     if rng.random() < 0.3:
         return options
     maybe("sram", 0.3, int(largest * rng.uniform(0.8, 4.0)))
