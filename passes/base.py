@@ -41,7 +41,7 @@ class PassResult:
 
 
 class CascadePass(ModulePass):
-    """A module pass whose options are the fields of a frozen dataclass.
+    """A module pass with options as fields of a frozen dataclass.
 
     Subclasses are decorated with `@dataclass(frozen=True)` and define `call`; equal options make equal passes. TVM's
     instruments see the name `tvm_cascade.` followed by the class name.

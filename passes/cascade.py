@@ -172,7 +172,7 @@ class _Rewriter:
         return self._plans[key]
 
     def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
-        """Return the blocks whose plans' arenas together fit `request.sram`; plan a single region again for that cap."""
+        """Return the blocks with plans that together fit `request.sram`; plan a single region again for that cap."""
         programs = [p for b in blocks for p in b.planned if p is not None]
         cap = self.request.sram
         if not isinstance(cap, int):

@@ -87,7 +87,7 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
 
 
 class _Pitches:
-    """The kernels with a form whose pixels lie apart; kernels that share a function are examined once."""
+    """The kernels with a form for pixels that lie apart; kernels that share a function are examined once."""
 
     def __init__(self, prepared: PreparedGraph) -> None:
         self._prepared = prepared

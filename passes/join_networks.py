@@ -21,7 +21,7 @@ from tvm_cascade.passes.relax_functions import add_function, bindings_of, substi
 
 
 def join_networks(networks: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
-    """Build a module whose `main` takes the inputs of all networks and returns a tuple of all outputs, in order.
+    """Build a module with a `main` that takes the inputs of all networks and returns a tuple of all outputs, in order.
 
     `networks` by distinct names; parameters are called NAME/PARAMETER. Raises `GraphError` for a module with Relax
     functions besides `main`.

@@ -12,7 +12,7 @@ from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
 
 def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
-    """Extract a module whose `main` computes the outputs of `region` from the inputs, with the called functions.
+    """Extract a module with a `main` that computes the outputs of `region` from the inputs, with the called functions.
 
     `attrs` are the attributes of the function around the region; `main` gets them all but `global_symbol`.
 

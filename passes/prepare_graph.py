@@ -116,8 +116,8 @@ def _selected(
 
 
 def _key(graph: Graph, op: Op, made: Computation) -> tuple[object, ...]:
-    """Return the key of everything an operator's kernels depend on besides the core; keep the key beside `made`, whose
-    id is part of the key.
+    """Return the key of everything an operator's kernels depend on besides the core; keep the key beside `made`: the
+    key contains the id of `made`.
     """
     tensors = tuple((t.shape, t.dtype, t.row_axis, t.col_axis) for t in tensors_of(graph, op))
     return id(made), op.kind, tensors, tuple(op.inputs.index(t) for t in op.inputs)

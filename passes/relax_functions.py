@@ -148,7 +148,7 @@ def _output(builder: Any, value: Any) -> Any:
 
 
 def without_main(mod: Any) -> Any:
-    """Return a builder whose module holds all functions of `mod` except `main`."""
+    """Return a builder with all functions of `mod` except `main`."""
     return relax.BlockBuilder(IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
 
 

@@ -99,7 +99,7 @@ def read_function(mod: Any, function: str) -> Source:
 
 
 class _Reader:
-    """Assigns tensor indices to the activations of a program, and folds PrimFunc calls whose arguments are all constant."""
+    """Assigns tensor indices to the activations of a program, and folds PrimFunc calls on constants alone."""
 
     def __init__(self, mod: Any, function: str) -> None:
         self._mod = mod

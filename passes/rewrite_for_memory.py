@@ -52,7 +52,7 @@ class RewriteForMemory(CascadePass):
     options: OrderOptions | None = None  # of the search for the best order; None: the defaults
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """Fuse the concats whose removal lowers the peak."""
+        """Fuse the concats if removing them lowers the peak."""
         names = paying_concats(extract_graph(mod).graph, self.options)
         return PassResult(without_concats(mod.clone(), names), bool(names))
 
@@ -63,9 +63,10 @@ def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:
-    """Return the names of concats whose removal lowers the best order's peak; empty if removing all does not.
+    """Return the names of concats to remove for a lower peak of the best order; empty if removing all does not lower
+    the peak.
 
-    Starts from all foldable concats, then keeps each concat whose removal does not contribute to the lower peak.
+    Starts from all foldable concats, then keeps each concat that does not contribute to the lower peak.
     """
     names = foldable(graph)
     best = order(fold_concats(graph, names), options).peak if names else 0

@@ -1,7 +1,7 @@
 """Scatters as a kernel: the data is copied, then the updates are written or combined in order. TVM's own form states no blocks.
 
-Indices below zero count from the end. An update whose index names no element is left out: no input makes firmware write
-beyond the tensor.
+Indices below zero count from the end. An update with an index outside the tensor is left out: no input makes firmware
+write beyond the tensor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`SplitChannels`: channel tiling for inverted bottlenecks, whose wide intermediate is computed one channel group at a
+"""`SplitChannels`: channel tiling for inverted bottlenecks: the wide intermediate is computed one channel group at a
 time.
 
 Expansion, depthwise convolution and projection are fused into one PrimFunc with the attribute `channel_groups`. The
@@ -36,7 +36,7 @@ class SplitChannels(CascadePass):
         f = R.call_tir(cls.depthwise_conv2d, (e, wd), out_ty=R.Tensor((1, 8, 8, 96), "int8"))
         y = R.call_tir(cls.conv2d_1, (f, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
-    After `SplitChannels({"conv2d_1": 4})`, whose kernels hold 24 of the 96 channels at a time::
+    After `SplitChannels({"conv2d_1": 4})`, with kernels that hold 24 of the 96 channels at a time::
 
         y = R.call_tir(cls.inverted_bottleneck, (x, we, wd, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
@@ -121,7 +121,7 @@ def _emit_chain(builder: Any, chain: Sequence[Any], funcs: Sequence[Any], argume
 
 
 def _alone(chain: Sequence[Any], funcs: Sequence[Any]) -> tvm.IRModule:
-    """Build a module whose `main` consists of this call chain alone."""
+    """Build a module with this call chain alone as `main`."""
     builder, x = relax.BlockBuilder(), relax.Var("x", chain[0].args[1].fields[0].ty)
     arguments = [x, *_arguments(chain)[1:]]
     relax_functions.add_function(builder, "main", [x], lambda: _emit_chain(builder, chain, funcs, arguments))

@@ -54,7 +54,7 @@ def substitute(
 ) -> Substituted:
     """Replace functions in a copy of `mod` by the cheapest equivalents found under `cost`.
 
-    Only functions whose name satisfies the predicate `functions` are searched.
+    Only functions with a name accepted by the predicate `functions` are searched.
     """
     results: dict[str, SearchResult] = {}
     reads: dict[str, Read] = {}

@@ -354,7 +354,7 @@ def _check_target(graph: Graph, op: Op) -> None:
 
 
 def _check_joins(graph: Graph) -> None:
-    """Raise `GraphError` for a join whose parts cannot all be written into the output."""
+    """Raise `GraphError` for a join if some part cannot be written into the output."""
     taken: set[int] = set()
     for op in graph.ops:
         for t, offset in zip(op.inputs, op.part_offsets, strict=False):

@@ -123,7 +123,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove unfinished files and folders in `parent` whose processes have ended."""
+    """Remove unfinished files and folders of ended processes in `parent`."""
     for path in {p.with_name(p.name.removesuffix(_LOCK)) for p in parent.glob(f"{_HIDDEN}*")}:
         with (
             suppress(OSError),

@@ -72,7 +72,7 @@ class ConcatsInParts(Candidate):
 
 
 def concats_in_parts(network: Network, best: Best) -> Proposals:
-    """Propose the concats whose removal gives the smallest estimated arena; under a cap only if nothing fits yet."""
+    """Propose removing the concats for the smallest estimated arena; under a cap only if nothing fits yet."""
     options = network.options
     graph = network.prepared.graph if isinstance(best, InfeasibleError) else best.prepared.graph
     names = () if options.layerwise else foldable(graph)
@@ -88,7 +88,7 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:
-    """Find the concats whose removal gives the smallest arena, the fewest in a tie; return them with the arena's bytes."""
+    """Find the concats to remove for the smallest arena, the fewest in a tie; return them with the arena's bytes."""
     tried: dict[tuple[str, ...], int] = {}
 
     def peak(chosen: tuple[str, ...]) -> int:

@@ -22,7 +22,7 @@ _REDUCTIONS = ("mean", "sum", "max", "min")
 
 @dataclass(frozen=True, slots=True)
 class OpaqueChannels:
-    """Describes opaque operators; of networks whose operators are defined on `real` numbers, as in ONNX and PyTorch."""
+    """Describes opaque operators, also for networks with operators on `real` numbers, as in ONNX and PyTorch."""
 
     real: bool
 

@@ -27,7 +27,7 @@ def rule_of(name: str) -> Rule | None:
 
 
 def elementwise(site: Site) -> Sliding:
-    """Apply to element-wise operators, whose operands broadcast: constants may not differ from row to row."""
+    """Apply to element-wise operators with broadcast operands: constants may not differ from row to row."""
     rank = len(site.shape)
     along = {axis + rank - len(shape_of(v)) for v, axis in zip(site.inputs, site.axes, strict=True)}
     axis = along.pop()

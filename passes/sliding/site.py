@@ -64,7 +64,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def same_call(site: Site) -> Part:
-    """Return the same operator on rows: for operators whose attributes do not mention the time axis."""
+    """Return the same operator on rows: for operators with attributes that do not mention the time axis."""
 
     def part(args: Sequence[Value], _rows: Rows, _read: Sequence[Rows]) -> Value:
         call = site.call

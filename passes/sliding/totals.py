@@ -1,4 +1,4 @@
-"""Sums over all rows of stored integers: means, sums and average pools whose int32 sum a frame may keep.
+"""Sums over all rows of stored integers: means, sums and average pools with an int32 sum that a frame may keep.
 
 A frame adds the entering rows to the last frame's sum and subtracts the leaving rows. Integers are exact in any order,
 so the result of the operator's arithmetic is the same bit for bit. Float sums are not exact, and remain sums over all
@@ -27,7 +27,7 @@ _STORED = ("int8", "uint8", "int16")
 
 @dataclass(frozen=True)
 class Total:
-    """An operator whose output is a function of the input's sum over some axes."""
+    """An operator computed from the input's sum over some axes."""
 
     name: str
     source: Value  # what is summed

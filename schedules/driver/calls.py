@@ -169,7 +169,7 @@ class Caller:
         return self.calls.places[t], self.graph.tensors[t]
 
     def row(self, t: int, y: Expr) -> Expr:
-        """Return a pointer to row y of tensor t, whose rows are contiguous."""
+        """Return a pointer to row y of tensor t, which has contiguous rows."""
         if t in self.calls.row_tables:
             entry = self.memory.view("flash", "int32")[y + self.calls.row_tables[t]]
             return self.memory.row(t, entry, self.graph.tensors[t].dtype)

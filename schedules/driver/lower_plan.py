@@ -158,7 +158,7 @@ class Driver:
         return [*begun, tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
 
     def stripe(self, index: int, table: int) -> Var:
-        """Make a variable for the current stripe's number in segment `index`, whose columns are in `table`."""
+        """Make a variable for the current stripe's number in segment `index`, with the columns in `table`."""
         stripe = tirx.Var(f"stripe{index}", "int32")
         self.calls.stripes[index] = (stripe, table)
         return stripe
@@ -252,7 +252,7 @@ class Driver:
         return tirx.IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
 
     def _call_hook(self, hook: str) -> list[Stmt]:
-        """Count the step, then, unless the step failed, call the hook, whose result becomes the status."""
+        """Count the step, then, unless the step failed, call the hook; the hook's result becomes the status."""
         zero = i32(0)
         call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
         stmts: list[Stmt] = [tirx.BufferStore(self.status, call, [zero])]

@@ -66,7 +66,9 @@ def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
 
 
 def tandem_runs(symbols: np.ndarray) -> list[Loop]:
-    """Split `symbols` greedily into loops over ranges, in order: the block whose repetitions cover most comes next."""
+    """Split `symbols` greedily into loops over ranges, in order: the block with the largest total of repetitions comes
+    next.
+    """
     n = len(symbols)
     covered, period, place = np.ones(n, np.int64), np.ones(n, np.int64), np.arange(n)
     for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):

@@ -81,8 +81,8 @@ class GenericPixelKernel(BuiltKernel):
 class PixelTileKernel(BuiltKernel):
     """Narrow row kernels for steps of `pixels` pixels.
 
-    `tables` has an entry per input, None if the input is read directly, without a row table. A step whose pixels wrap
-    around the end of a ring read directly or written runs pixel by pixel instead, by the variants in `singles`.
+    `tables` has an entry per input, None if the input is read directly, without a row table. A step with pixels that
+    wrap around the end of a ring read directly or written runs pixel by pixel instead, by the variants in `singles`.
     """
 
     pixels: int

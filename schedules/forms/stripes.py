@@ -67,7 +67,7 @@ class Lanes:
         return place, unit, storage.columns, self._first(t, self.columns(maker)[0])
 
     def _first(self, t: int, x: Expr) -> Expr:
-        """Return the first stored column of a tensor whose own columns begin at `x`: halo columns, if any, lie before."""
+        """Return the first stored column of a tensor with own columns from `x` on: halo columns, if any, lie before."""
         halo, maker = self.plan.storages[t].halo_columns, self.graph.producer[t]
         if not halo:
             return x

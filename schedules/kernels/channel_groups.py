@@ -71,7 +71,7 @@ class _GroupedStripe(StripeAssembly):
 
 @dataclass(frozen=True)
 class _Block:
-    """A block of the operator whose statement is copied into the new loops."""
+    """A block of the operator, with a statement to copy into the new loops."""
 
     realize: object
 

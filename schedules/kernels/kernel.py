@@ -127,7 +127,7 @@ def contract_params(
     scratch: bool = False,
     row_table: bool = False,
 ) -> tuple[Param, ...]:
-    """List the parameters of a row kernel whose tensors have contiguous rows, from the tensors' element types."""
+    """List the parameters of a row kernel on tensors with contiguous rows, from the tensors' element types."""
     listed: list[Param] = []
     for i, dtype in enumerate(inputs):
         listed.append(Param(Role.INPUT, i, dtype))

@@ -128,7 +128,7 @@ def read_attributes(func: Any) -> Attributes:
 
 
 def read_spec(func: Any, constants: Sequence[np.ndarray] = ()) -> OperatorSpec:
-    """Read the spec of a PrimFunc with static shapes, whose parameters are activations, constants and outputs."""
+    """Read the spec of a PrimFunc with static shapes and the parameters activations, constants and outputs."""
     attrs = func.attrs if func.attrs is not None else {}
     activations = int(attrs[ACTIVATIONS]) if ACTIVATIONS in attrs else 1
     tensors = [_tensor(p) for p in (*func.params[:activations], func.params[-1])]

@@ -1,5 +1,4 @@
-"""Generic stripe kernels: compute columns `[x0, x1)` of an output row, in rings whose rows hold only a stripe's
-columns.
+"""Generic stripe kernels: compute columns `[x0, x1)` of an output row, in rings with rows of a single stripe's columns.
 
 A cascade in stripes runs once for every vertical stripe of its last map. Its rings hold only the columns needed by the
 stripe, from the stripe's first column on. So a stripe kernel takes the row stride as a parameter, and pointers shifted

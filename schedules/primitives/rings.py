@@ -74,7 +74,8 @@ def _over(
 ) -> Any:
     """Replace a block's buffers by `buffers`; index i along one of `axes` becomes `at(buffer, axis, i)`.
 
-    Along `axes`, read and write regions whose range `is_single` accepts stay single elements; all others become whole.
+    Along `axes`, read and write regions with a range that `is_single` accepts stay single elements; all others become
+    whole.
     """
 
     def redirected(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:

@@ -167,6 +167,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def scalar_variants(spec: OperatorSpec, usual: Blocking) -> list[Variant]:
-    """List the scalar variants for a core whose convolutions use blocks of `usual` by default."""
+    """List the scalar variants for a core with convolutions in blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
     return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual)

@@ -75,8 +75,8 @@ def plan_single(
 def plan_wide(
     m: np.ndarray, s: np.ndarray, _bounds: object, zero_point: int, clamp: tuple[int, int]
 ) -> Requantize | None:
-    """Plan the form that rounds once by multipliers of up to 53 bits; None for shifts whose half is no multiple of
-    2^32.
+    """Plan the form that rounds once by multipliers of up to 53 bits; None for shifts with a half that is no multiple
+    of 2^32.
     """
     e = np.where(m == 0, 1, -s - 1 - WIDE_LOW)  # of the high word of a product by the multiplier's upper bits
     if (e < 1).any() or (e > 31).any() or (m < 0).any():

@@ -81,7 +81,7 @@ class _Depthwise(DepthwiseRow):
                     self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
-        """Emits the products of a kernel row: taps in pairs, whose products are summed in int16."""
+        """Emit the products of a kernel row: taps in pairs, with products summed in int16."""
         k, g = self.k, self.g
         for taps in self._pairs():
             ws = {kx: k.let(vector(self.w, weights + kx * 8, 8).astype("int16x8"), "wv", "int16x8") for kx in taps}
@@ -95,7 +95,7 @@ class _Depthwise(DepthwiseRow):
                     self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
 
     def _pairs(self) -> list[list[int]]:
-        """Group a kernel row's taps: in pairs of neighbours whose products may be summed in int16 in every row, else
+        """Group a kernel row's taps: in pairs of neighbours if their products may be summed in int16 in every row, else
         singly.
         """
         weights, pairs = self.conv.weights, [[0]]

@@ -51,8 +51,8 @@ class Binary:
 
 
 def _plain(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> str | None:
-    """Return the element type of an operator whose inputs and output are NHWC tensors of equal shape and type, batch 1;
-    None if it is not such an operator, or the type is not in `dtypes`.
+    """Return the element type of an operator on NHWC tensors of equal shape and type, batch 1; None for any other
+    operator, or a type not in `dtypes`.
     """
     shape, dtype = spec.output.shape, spec.output.dtype
     alike = all(t == spec.output for t in spec.inputs)

@@ -156,7 +156,7 @@ def vector_elementwise(spec: OperatorSpec) -> list[Variant]:
 
 
 def lane_requantize(op: Binary) -> Requantize | None:
-    """Plan the requantization of a sum or product by lanes, whose two roundings are exact for each int32.
+    """Plan the requantization of a sum or product by lanes, with two roundings that are exact for each int32.
 
     Return None if the multiplier does not shift right, or a number needs more bits. Limits that no output exceeds are
     int32's.

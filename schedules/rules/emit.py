@@ -166,7 +166,7 @@ class KernelBuilder(Builder):
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
     def kernel(self, emit: Callable[[], object], rows: int = 1, form: Hashable | None = None) -> RowKernel:
-        """Build the kernel whose statements `emit` adds when its function is first used.
+        """Build the kernel from the statements `emit` adds when the function is first used.
 
         Builders with equal `form` emit the same statements: the kernels share a function, which computes `rows` rows
         per call and returns 0; pointers do not alias.

@@ -156,8 +156,8 @@ def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List a float layer's variants, the default first, the smallest code last; none for any other operator.
 
-    There are none either for a depthwise layer whose channels are no multiple of four, and if padding zeros would
-    exceed a third of the weights.
+    There are none either for a depthwise layer without a multiple of four channels, and if padding zeros would exceed a
+    third of the weights.
     """
     layer = read_layer(spec) if target.vectors else None
     if (

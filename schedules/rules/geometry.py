@@ -102,7 +102,7 @@ class Sliding:
         return [*rows[:top], full, *rows[self.out_height - bottom :]]
 
     def _cut(self) -> tuple[int, int]:
-        """Count the output rows whose windows are cut off at the top, and at the bottom."""
+        """Count the output rows with windows cut off at the top, and at the bottom."""
         rows, full = self.rows, (0, self.kernel[0])
         if full not in rows:
             return self.out_height, 0

@@ -205,7 +205,7 @@ class Pooling(ABC):
 
 
 class OpaqueTaps(Pooling):
-    """A sum whose loop over a row's taps takes the count from the table: LLVM would write out a loop with a known
+    """A sum with a loop over a row's taps that takes the count from the table: LLVM would write out a loop with a known
     count, and compute the address of every tap too far from the first.
     """
 

@@ -133,7 +133,9 @@ def _element(value: Value) -> str:
 
 
 def _gathered(address: Value, offsets: Value, bits: Value, shift: Value, unsigned: Value) -> Value:
-    """Load elements at offsets from an address, in elements of the buffer, whose size `bits` and `shift` name too."""
+    """Load elements at offsets from an address, in elements of the buffer; `bits` and `shift` name the element size
+    too.
+    """
     source, first = pointee(address)
     if f"{tir.int_value(bits)}" != _element(offsets).lstrip("uint") or 8 << (
         tir.int_value(shift) or 0

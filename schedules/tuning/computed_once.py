@@ -125,5 +125,5 @@ def _of_floats(value: Any) -> bool:
 
 @cache
 def _operand(kind: type) -> str | None:
-    """Return the operand field whose type tells whether such an operation works on floats."""
+    """Return the operand field with the type that tells whether such an operation works on floats."""
     return next((name for name in ("a", "value") if hasattr(kind, name)), None)

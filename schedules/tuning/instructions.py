@@ -139,7 +139,7 @@ class Function:
 
 
 def read(counter: Counter, stmt: Any, given: Sequence[Any]) -> Part:
-    """Read the instructions of a statement that refers to the variables `given`, whose values an `Env` will have."""
+    """Read the instructions of a statement on the variables `given`; an `Env` will have their values."""
     reader = Reader(counter, stmt)
     reader.deciding |= {hash(v) for v in given}
     return reader.statement(stmt)

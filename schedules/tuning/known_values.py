@@ -50,7 +50,7 @@ _ARITHMETIC = _of_arithmetic()
 class Values:
     """Converter from expressions to functions of known values.
 
-    `registers` are hashes of local buffers, whose elements an `Env` holds; `memory` gives all other buffers' elements.
+    `registers` are hashes of local buffers, with elements held by an `Env`; `memory` gives all other buffers' elements.
     """
 
     registers: set[int]

@@ -65,7 +65,7 @@ def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
 
 
 def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -> range:
-    """Return the output rows (or columns) whose windows lie inside all inputs."""
+    """Return the output rows (or columns) with windows inside all inputs."""
     if any(w.denominator != 1 or w.stride == 0 for w in windows):
         raise NotTunableError("its windows do not advance with every slice")
     inside = [

@@ -186,7 +186,7 @@ class _TrafficReader(Reader):
 
 
 class _DriverReader(_TrafficReader):
-    """Reader of driver statements, whose calls name blocks by the pointers passed."""
+    """Reader of driver statements with calls that name blocks by the pointers passed."""
 
     def __init__(
         self,

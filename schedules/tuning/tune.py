@@ -195,7 +195,7 @@ def _promising(shape: Shape, model: CountModel, finalists: int) -> list[Candidat
 def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str, budget: int) -> dict[str, str]:
     """Choose a variant for every shape in `known`; for `balanced`, with at most `budget` code bytes if possible.
 
-    `uses` counts operators by shape. Ties go to the variant whose name comes first.
+    `uses` counts operators by shape. Ties go to the variant with the first name.
     """
     fastest = sum(min(c.instructions for c in o.values()) * uses[s] for s, o in known.items())
     low = high = fastest * WORTH[optimise] / 1024

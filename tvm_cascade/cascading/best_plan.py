@@ -32,7 +32,7 @@ def best_plan(
     efforts: Efforts | None = None,
     known: Plan | None = None,
 ) -> Plan:
-    """Return the first layout's plan whose arena meets the goal, else the smallest plan, `known` if none is smaller.
+    """Return the first layout's plan with an arena within the goal, else the smallest plan, `known` if none is smaller.
 
     The goal is the cap; without a cap the bound. If the allocator's heuristics miss the goal, the arenas of the best
     layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with the best plan so far;

@@ -129,7 +129,7 @@ class ChannelSearch:
         return chosen
 
     def _fewest(self, block: Block, spare: int) -> int:
-        """Return the fewest groups of a block whose scratch fits.
+        """Return the fewest groups of a block with fitting scratch.
 
         A row's scratch may exceed the scratch with the most groups by at most `spare` bytes.
         """

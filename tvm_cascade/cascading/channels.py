@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """Find a graph's int8 inverted bottlenecks, whose operators must follow one another in file order.
+    """Find a graph's int8 inverted bottlenecks; the three operators must follow one another in file order.
 
     No other operator reads the tensors between the three operators, which have more channels than the block's input. If
     two blocks share a convolution (in a chain of widening separable convolutions each projection is the next

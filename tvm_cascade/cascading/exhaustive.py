@@ -1,7 +1,6 @@
 """Exhaustive search for graphs of very few operators: all orders, cuts and interleavings, each with its arena allocated.
 
-The usual search (`search`) ranks layouts by live bytes, and may miss a layout with more live bytes whose arena is
-smaller.
+The usual search (`search`) ranks layouts by live bytes, and may miss a layout with more live bytes but a smaller arena.
 """
 
 from __future__ import annotations

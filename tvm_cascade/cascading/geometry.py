@@ -16,7 +16,7 @@ def has_rows(graph: Graph, op: int) -> bool:
     """Test whether an operator can compute row by row: all outputs have equally many rows, and some input a known
     window.
 
-    Inputs whose window is None are read whole.
+    Inputs with a window of None are read whole.
     """
     node = graph.ops[op]
     rows = {graph.tensors[t].rows for t in node.outputs}

@@ -340,7 +340,7 @@ class Search:
 class Leaders:
     """The `count` layouts with the smallest arenas so far, each with the arena; of equal arenas the earlier is first.
 
-    Layouts whose arenas have at least `below` bytes are left out in any case.
+    Layouts with arenas of at least `below` bytes are left out in any case.
     """
 
     def __init__(self, count: int, below: int = INFEASIBLE) -> None:

@@ -53,7 +53,7 @@ def best_order(
     most: int = MOST_SETS,
     most_costs: int = MOST_COSTS,
 ) -> tuple[tuple[int, ...], bool]:
-    """Find the order whose best cuts need the fewest bytes; return also whether that is proven over all orders.
+    """Find the order with the smallest peak after the best cuts; return also whether that is proven over all orders.
 
     Ties go to the fewest segments, then to the smaller set.
 

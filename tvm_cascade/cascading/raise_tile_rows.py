@@ -1,4 +1,4 @@
-"""Multi-row tiles: steps of several rows, whose kernels read the weights once for all rows, if the arena has room.
+"""Multi-row tiles: steps of several rows, with kernels that read the weights once for all rows, if the arena has room.
 
 A one-row kernel reads all weights of the layer for every row. If an operator can compute several rows in one step
 (`KernelFootprints.multi_row`), the segment may use tiles with so many rows, and larger rings. A plan is first made in

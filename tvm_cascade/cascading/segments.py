@@ -335,7 +335,7 @@ class SegmentCosts:
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
-        """List the root tensors written before the operators [i, j), whose last reader is in [i, j)."""
+        """List the root tensors written before the operators [i, j) and read last in [i, j)."""
         return [t for t in self.across[i] if self.last[t] < j]
 
     @cached_method

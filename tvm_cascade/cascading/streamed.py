@@ -1,4 +1,4 @@
-"""The arena of a network whose inputs come row by row, by one quick search: an upper bound for `stream_input`.
+"""The arena of a network with inputs row by row, by one quick search: an upper bound for `stream_input`.
 
 The plans run by whole rows, in the file's order: in rings, from the first layouts by the allocator's heuristics, and if
 rings are no smaller, with separate row addresses. A plan with `stream_input` is the best among these and more plans.

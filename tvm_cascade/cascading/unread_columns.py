@@ -25,7 +25,7 @@ def may_leave_out_columns(graph: Graph, options: PlanOptions) -> PlanOptions:
 
 
 def has_unread_columns(graph: Graph) -> bool:
-    """Test whether an operator makes a tensor whose readers all skip columns."""
+    """Test whether all readers of some tensor in the graph skip columns."""
     made = (t for op in graph.ops for t in op.outputs if t not in graph.outputs)
     return any(graph.consumers[t] and all(_skips(graph.ops[o], t) for o in graph.consumers[t]) for t in made)
 

@@ -165,7 +165,7 @@ class Memory:
         return Bytes.of((starts[:, None] + spread).reshape(-1), (tags[:, None] + spread).reshape(-1))
 
     def _by_elements(self, area: Area, at: _Layout) -> Bytes:
-        """Return the bytes as `area` does, for a tensor whose pixels are not contiguous."""
+        """Return the bytes as `area` does, for a tensor without contiguous pixels."""
         tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
         rows = np.arange(area.y0, area.y1, dtype=np.int64)
         within, inner = _row(tensor)
@@ -177,7 +177,7 @@ class Memory:
         return Bytes.of(at.place + places, at.tag + elements)
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
-        """Return an area's pixels in a ring whose rows hold one stripe's columns."""
+        """Return an area's pixels in a ring with one stripe's columns per row."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):

@@ -33,7 +33,7 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _write(file: int, text: str) -> None:
-    """Write a line past Python's buffers, whose locks the interrupted code may hold."""
+    """Write a line past Python's buffers: the interrupted code may hold their locks."""
     os.write(file, f"{text}\n".encode())
 
 

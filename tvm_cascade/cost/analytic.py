@@ -40,8 +40,8 @@ _PRODUCTS = ("conv2d", "dense", "matmul")
 class AnalyticCost:
     """Costs of operators and stages on a `Device`, in milliseconds.
 
-    With a precision supported by the device's tensor cores, products whose reduction fills a tensor-core step run at
-    peak (`cost.precision`; bf16 as fp16, tf32 at half).
+    With a precision supported by the device's tensor cores, products with a reduction that fills a tensor-core step run
+    at peak (`cost.precision`; bf16 as fp16, tf32 at half).
 
     On a `tiled` device, the time of a product follows from its tiles (`cost.tiles`).
 

@@ -133,7 +133,7 @@ def _check_memories(images: Sequence[Image], board: Board) -> None:
 
 
 def _check_states(images: Sequence[Image]) -> None:
-    """Raise `UsageError` for a network whose states would be overwritten in the shared arena."""
+    """Raise `UsageError` for a network with states that would be overwritten in the shared arena."""
     kept = [n for image in images for n in image.networks if n.interface.states]
     if kept:
         size = sum(kept_bytes(n.interface) for n in kept)

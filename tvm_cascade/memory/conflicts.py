@@ -73,7 +73,7 @@ def _plain(problem: Problem) -> Problem:
 
 @cached(maxsize=4096)
 def _proven(problem: Problem, capacity: int) -> bool:
-    """Test whether buffers whose live bytes fit provably have no layout."""
+    """Test whether buffers provably have no layout although their live bytes fit."""
     if allocate(problem, optimise=False).peak <= capacity:
         return False
     found = milp.impossible(problem, capacity, _NODES)

@@ -1,7 +1,7 @@
 """Reductions over axes and normalizations: mean, softmax, batch normalization.
 
-Attributes: `axes` and `keepdims` of a mean, `axis` of a softmax, `axis` and `eps` of a batch normalization, whose
-operands are the activations, scale, offset, mean and variance.
+Attributes: `axes` and `keepdims` of a mean, `axis` of a softmax, `axis` and `eps` of a batch normalization, with the
+operands activations, scale, offset, mean and variance.
 """
 
 from __future__ import annotations

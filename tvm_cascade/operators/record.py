@@ -28,7 +28,7 @@ Types = tuple[TensorType, ...]
 
 
 class Family(Enum):
-    """Families of operators, whose members rewrites and cost models treat in the same way."""
+    """Families of operators treated alike by rewrites and cost models."""
 
     CONVOLUTION = "convolution"
     PRODUCT = "product"

@@ -41,7 +41,9 @@ class Bounds:
         return cls(works, alone, rest, _spans(block, space.endings, by_node), forks, single)
 
     def stage(self, state: np.ndarray, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
-        """Lower bounds of stages from the states `before` to the states `state`, whose nodes are `ending` (all indices)."""
+        """Compute lower bounds of stages from the states `before` to the states `state`, with the nodes `ending` (all
+        indices).
+        """
         least = (self.works[:, state] - self.works[:, before]).max(axis=0)
         np.maximum(least, self.spans[ending], out=least)
         least += self.forks[ending]

@@ -1,4 +1,4 @@
-"""Equivalence classes of stages: two stages whose groups run equal kernels in the same order have the same cost.
+"""Equivalence classes of stages: two stages with groups that run equal kernels in the same order have the same cost.
 
 A block has few kinds of operators, so most stages are permutations of others. The search (IOS, MLSys 2021, Algorithm 1)
 prices a single stage per class.
@@ -49,8 +49,8 @@ def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
 
 
 def _numbered(rows: np.ndarray, values: int) -> np.ndarray:
-    """Return a number for each column of `rows`, whose entries are below `values`: equal columns, and only these, share
-    a number.
+    """Return a number for each column of `rows` (entries below `values`): equal columns, and only these, share a
+    number.
     """
     width = max(1, (values - 1).bit_length())
     numbers = np.zeros(rows.shape[1], dtype=np.int64)

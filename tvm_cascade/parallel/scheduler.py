@@ -146,7 +146,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
 
 
 def apart(units: UnitGraph, options: Options) -> Stage | None:
-    """Return the stage whose groups are unconnected networks; None for a single network, or more than `options.s`."""
+    """Return the stage that runs unconnected networks as groups; None for a single network, or more than `options.s`."""
     groups = _apart(units.predecessors, options)
     return _operators(units, range(len(units.units)), Stage(CONCURRENT, groups)) if groups else None
 
@@ -242,7 +242,7 @@ def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[li
 
 
 def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
-    """Return the milliseconds of a stage whose groups hold operator indices."""
+    """Return the milliseconds of a stage with groups of operator indices."""
     if stage.strategy == MERGE:
         members = _units_of(units, stage.members)
         return model.merged_ms(merged_features(units, members), [units.features[v][0] for v in members])
@@ -250,7 +250,7 @@ def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
 
 
 def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
-    """Return each group's kernels in a concurrent stage whose groups hold operator indices."""
+    """Return each group's kernels in a concurrent stage with groups of operator indices."""
     return [[k for v in _units_of(units, group) for k in units.features[v]] for group in stage.groups]
 
 

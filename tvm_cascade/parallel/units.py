@@ -116,7 +116,7 @@ def _sole_reader(graph: Graph, op: Op) -> bool:
 
 
 def _joins(graph: Graph, op: Op, unit: str) -> int | None:
-    """Return the producer whose unit `op` joins, if any."""
+    """Return the producer with the unit `op` joins, if any."""
     producers = graph.predecessors[op.index]
     if len(producers) != 1 or any(graph.producer[t] is None for t in op.inputs):
         return None

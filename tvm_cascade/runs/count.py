@@ -76,7 +76,7 @@ def batches(tasks: Sequence[Task]) -> list[list[Task]]:
 def counting_image(
     folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int = 2
 ) -> Path:
-    """Build an image in `folder` whose function `run_<k>` makes all calls of task k, one task after another."""
+    """Build an image in `folder` with functions `run_<k>`, which make all calls of task k in turn."""
     copy_runtime(folder, target)
     blob, places = _constants(tasks)
     (folder / "blob.bin").write_bytes(blob)

@@ -100,7 +100,7 @@ class FarmBench:
 
 
 class FarmTimer:
-    """A timer whose samples were submitted, or are measured on call."""
+    """A timer with submitted samples, or samples measured on call."""
 
     def __init__(self, bench: FarmBench, job: Job) -> None:
         self._bench, self.job = bench, job

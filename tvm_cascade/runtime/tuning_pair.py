@@ -1,4 +1,4 @@
-"""A builder and a runner for MetaSchedule whose candidates a bench measures: a batch at a time, on all the bench's
+"""A builder and a runner for MetaSchedule that let a bench measure candidates: a batch at a time, on all the bench's
 servers.
 """
 

@@ -1,4 +1,4 @@
-"""A network whose only input is a sliding window: tensors as rows along the time axis, operators as windows."""
+"""A network with a sliding window as only input: tensors as rows along the time axis, operators as windows."""
 
 from __future__ import annotations
 

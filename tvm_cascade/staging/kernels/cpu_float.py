@@ -158,7 +158,7 @@ def _is_pointwise(sch: Schedule, acc) -> bool:
 
 
 def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
-    """Join the rows of a convolution's accumulator and output, whose rows are axis `axis`, to a single row."""
+    """Join the rows (axis `axis`) of a convolution's accumulator and output to a single row."""
     wide = extent(sch, sch.get_loops(last)[axis + 1])
 
     def joined(rows: int, rank: int) -> Any:

@@ -116,7 +116,7 @@ def on_tensor_cores(func: Any) -> bool:
 
 
 class _Guarded:
-    """A dlight rule whose failures are noted instead of raised."""
+    """A dlight rule with failures noted instead of raised."""
 
     def __init__(self, rule: Any) -> None:
         self._rule = rule

@@ -101,7 +101,7 @@ def _registered(made: dict[str, tuple[Any, Any]], about: str) -> dict[str, str]:
 
 
 def _place(buffer: Any, stride: Any) -> Any:
-    """Compute the number of a fragment in the enclosing buffer, whose rows are `stride` elements apart."""
+    """Compute a fragment's number in the enclosing buffer, with rows `stride` elements apart."""
     offset = buffer.elem_offset
     return offset // stride // FRAGMENT * (stride // FRAGMENT) + offset % stride // FRAGMENT
 

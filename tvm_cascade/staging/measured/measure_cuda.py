@@ -82,7 +82,7 @@ def without(timer: Timer, empty: Timer) -> Timer:
 
 
 def evicted_bytes(net: StageGraph, bench: Bench) -> int:
-    """Return the bytes to read for emptying the bench's cache (twice the size); 0 for a network whose weights fit."""
+    """Return the bytes to read for emptying the bench's cache (twice the size); 0 for a network with fitting weights."""
     return 2 * bench.cache_bytes if sum(op.weight_bytes for op in net.graph.ops) > bench.cache_bytes > 0 else 0
 
 

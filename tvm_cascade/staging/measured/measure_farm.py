@@ -21,7 +21,7 @@ _ROUNDS = 5  # of guessing what a search asks for; what is missed is measured by
 
 
 class FarmRunner:
-    """A `cost.interface.BatchRunner`: another runner, whose bench is a farm, several stages at the same time."""
+    """A `cost.interface.BatchRunner`: another runner, on a farm as bench, several stages at the same time."""
 
     def __init__(self, runner: Runner, bench: FarmBench) -> None:
         self._runner, self._bench = runner, bench

@@ -35,7 +35,7 @@ def entry_functions(mod: IRModule) -> list[str]:
 
 
 def alone(mod: IRModule, name: str) -> IRModule:
-    """Return the module whose `main` is the function `name` of `mod`, with all called functions inlined.
+    """Return a module with the function `name` of `mod` as `main`, with all called functions inlined.
 
     Raises `GraphError` for recursion, for calls to another code generator's function or to another function `main`, and
     for functions as values, as in a closure.

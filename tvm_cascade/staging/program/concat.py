@@ -20,7 +20,7 @@ from tvm_cascade.staging.program.specs import Slice, writes
 
 
 def write_in_place(program: Program) -> Program:
-    """Drop the concats whose operands can be written directly into the result."""
+    """Drop the concats if all operands can be written directly into the result."""
     program = _write_parts(program) if program.captured else program
     graph = program.net.graph
     places = list(program.places)
@@ -38,7 +38,7 @@ def write_in_place(program: Program) -> Program:
 
 
 def _write_parts(program: Program) -> Program:
-    """Drop the concats whose operands can be parts of the result, beginning with concats of concats."""
+    """Drop the concats if all operands can be parts of the result, beginning with concats of concats."""
     graph = program.net.graph
     writer = {t: k for k, spec in enumerate(program.specs) for t in writes(graph, spec)}
     users = Counter(p.root for p in program.places)  # of a storage
@@ -88,7 +88,7 @@ def _axis(net: StageGraph, op: Op) -> int:
 
 
 def _contiguous(net: StageGraph, op: Op) -> bool:
-    """Test whether an operator is a concat whose operands are distinct, contiguous parts of the result."""
+    """Test whether an operator is a concat of distinct, contiguous parts of the result."""
     if not _is_concat(net, op):
         return False
     out, tensors = net.graph.tensors[op.outputs[0]], net.graph.tensors

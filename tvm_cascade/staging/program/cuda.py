@@ -49,7 +49,7 @@ def emit_cuda(
 ) -> tvm.IRModule:
     """Emit the Relax module of a program.
 
-    `device` owns the streams; tests pass another device, whose streams do nothing. At most `most` streams share the
+    `device` owns the streams; tests pass another device, with streams that do nothing. At most `most` streams share the
     groups of a stage; None: a stream per group.
     """
     plan = plan_memory(program, static=True)

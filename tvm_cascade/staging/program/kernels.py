@@ -118,7 +118,7 @@ def _with_long_shapes(func: Any) -> PrimFunc:
 
 
 class _Builder:
-    """Writes a kernel as a primitive Relax function whose constants are parameters."""
+    """Writes a kernel as a primitive Relax function with constants as parameters."""
 
     def __init__(
         self,

@@ -71,10 +71,10 @@ def alignment(captured: bool) -> int:
 
 
 def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, captured: bool = False) -> Program:
-    """Plan the program of a schedule whose stages hold operator indices.
+    """Plan the program of a schedule with stages of operator indices.
 
-    `captured`: for a CUDA graph, which forbids allocation: merges whose results would be unaligned (`ALIGNMENT`) are
-    not merged. Elsewhere the runtime copies such a result to new memory.
+    `captured`: for a CUDA graph, which forbids allocation: merges with unaligned results (`ALIGNMENT`) are not merged.
+    Elsewhere the runtime copies such a result to new memory.
     """
     return _Planner(net, units, captured).plan(schedule)
 
@@ -125,7 +125,7 @@ class _Planner:
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
         """Test whether a view can alias the input: aligned parts, and no graph input or slice as input.
 
-        A concurrent stage of a processor, a single function whose parameters share no memory, must use neither.
+        A concurrent stage of a processor, a single function with parameters that share no memory, must use neither.
         """
         base = self.places[op.inputs[0]].offset
         if any((base + offset) % self.alignment for offset in op.view_offsets):
@@ -138,7 +138,7 @@ class _Planner:
         return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
-        """Add the spec of a merged kernel, whose outputs share one storage; returns the spec's index, None if not
+        """Add the spec of a merged kernel with one storage for all outputs; returns the spec's index, None if not
         mergeable.
         """
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
