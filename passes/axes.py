@@ -1,6 +1,6 @@
 """Layout inference: the row axis of every tensor (NHWC or NCHW), from operators' layouts and access patterns.
 
-An operator whose function states a layout votes for that layout: the patterns of single-row maps, such as a sliding
+An operator with a layout in the function votes for that layout: the patterns of single-row maps, such as a sliding
 window's frame, do not tell. Tensors out of such votes' reach are decided if access patterns distinguish height from
 channels: windows slide along spatial axes, contractions run over channels, global pools run over both spatial axes.
 Votes propagate through operators without a vote (element-wise operators, layout transposes: the input's row axis maps

@@ -1,9 +1,9 @@
 """`extract_graph`: converts a Relax function to the TVM-free `Graph`, with every operator's PrimFunc, constants and kernel.
 
-Works on any module with static shapes whose `main` is straight-line code; Relax operators are legalized to PrimFuncs on
-a copy. Operators that keep every element's address (reshape, flatten, a split along the outermost axis) become views.
-Views, windows and in-place candidates are recognized by access patterns, not by names. Multiply-accumulates are counted
-as executed by the generic kernel, without padding.
+Works on any module with static shapes and a straight-line `main`; Relax operators are legalized to PrimFuncs on a copy.
+Operators that keep every element's address (reshape, flatten, a split along the outermost axis) become views. Views,
+windows and in-place candidates are recognized by access patterns, not by names. Multiply-accumulates are counted as
+executed by the generic kernel, without padding.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ class Op:
     needs the whole input before writing anything. `opaque` tells why an operator's windows are unknown.
 
     A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along
-    the outermost axis). With `part_offsets` the operator is a join, a concat whose producers write into its output. In
-    a join along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of
-    input i starts that many bytes into pixel p of output 0.
+    the outermost axis). With `part_offsets` the operator is a join, a concat with producers that write into the output.
+    In a join along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p
+    of input i starts that many bytes into pixel p of output 0.
 
     An operator with a `target` writes a state. The only output is the new value of the state, a graph input, after a
     call. The output lies in that input's bytes, so the operator runs after all readers of the state.

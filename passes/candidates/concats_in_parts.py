@@ -2,7 +2,7 @@
 
 The concatenated tensor disappears, but each part has to live until its last reader. The effect on the peak depends on
 order, cuts, rings and addresses, so both networks are planned. The concats are chosen on graphs, which is cheap: all
-foldable concats, the concats whose removal lowers the best order's peak and, if there are few, with each left out in
+foldable concats, the concats to remove for a lower peak of the best order and, if there are few, with each left out in
 turn. The best choice is then built with its real kernels, and kept only if its arena is smaller; without a cap it must
 also keep to `max_time`.
 """
@@ -32,7 +32,7 @@ _NONE_READ = "no parts are read where they lie"
 
 @dataclass(frozen=True)
 class ConcatsInParts(Candidate):
-    """The network with the concats in `names` fused; if `before` has joins, remaining concats are joined where possible."""
+    """The network with the concats in `names` fused; if `before` has joins, remaining concats are joined if possible."""
 
     name = "concats in parts"
     network: Network

@@ -1,8 +1,8 @@
 """The kernel of a recurrent layer: a PrimFunc with a loop over the steps, so neither code nor planning grows with them.
 
 A block computes a sequence of the batch in a single direction. Scratch holds two states (the previous step's is read
-while the new state is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and
-`r h`. With int8 weights, a step's input and state are rounded first (`rounding`).
+while the new state is written), the cell state, and for a GRU with a reset gate on the state the update gate and `r h`.
+With int8 weights, a step's input and state are rounded first (`rounding`).
 """
 
 from __future__ import annotations

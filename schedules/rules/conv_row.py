@@ -355,7 +355,7 @@ class DepthwiseRow(ABC):
     """Builder of a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
 
     The constants of all channels are one array of words: requantization, biases, weights. If a subclass has a bias for
-    every row variant (`Sliding.row_variants`: output rows whose windows the border cuts alike), `bias` is its index.
+    every row variant (`Sliding.row_variants`: output rows with windows cut alike by the border), `bias` is its index.
     """
 
     first_bias = 0  # index in a record of the first row variant's bias

@@ -7,7 +7,7 @@
 
 Stages that only move data (padding, casts) are inlined. Every other stage moves into the consumers' deepest loop that
 computes nothing twice; the buffer shrinks to the live part, for instance to a scalar for a convolution's accumulator.
-An operator whose stages cannot move into the row loop without recomputation runs whole.
+An operator with stages outside the row loop, to avoid recomputation, runs whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotRowwiseError(Exception):
 def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc:
     """Schedule and lower `func` down to loops over multi-dimensional buffers.
 
-    `outer[i]` are output i's axes whose loops stand outermost: the row axis, or the row and column axes. They are
+    `outer[i]` are output i's axes with the outermost loops: the row axis, or the row and column axes. They are
     annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` if a stage
     has to be computed outside these loops.
     """

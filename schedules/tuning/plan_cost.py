@@ -32,7 +32,7 @@ _FETCH, _COMPARE = 9.0, 2.0  # instructions per step of a table of steps: to fet
 
 
 class PlanCounter:
-    """Estimates instructions of plans for a core. What several operators or plans call is written and read once."""
+    """Estimates instructions of plans for a core. Code called by several operators or plans is written and read once."""
 
     def __init__(self, target: KernelTarget, rates: Rates | None = None) -> None:
         self.target, self.rates = target, rates or shipped()

@@ -4,7 +4,7 @@ A tuner cannot call a row kernel, which takes pointers, ring slots and a row num
 
     row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
 
-the operator's own blocks limited to one row, and to columns, whose windows contain no padding, so every loop has a
+the operator's own blocks limited to one row, and to columns, with windows free from padding, so every loop has a
 constant extent and there are no conditions. `splice` puts a scheduled row form back into the kernel: in rows without
 padding, the generic code computes the columns at both edges and the scheduled row form the columns between; all other
 rows are computed by the generic code. Only the addresses differ from the tuned function: the window's row r becomes its

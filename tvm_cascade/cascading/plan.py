@@ -29,7 +29,7 @@ class Storage:
     """How a tensor is stored, and for which segments.
 
     Possible are all rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels, or
-    separate addresses for all rows, where other data lies before the row is made and after the last read.
+    separate addresses for all rows, used by other data before the row is made and after the last read.
     """
 
     tensor: int
@@ -69,7 +69,7 @@ class Segment:
 
     In place: an operator in `in_place` runs alone, once, and overwrites its input, which dies.
 
-    Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s
+    Stripes: the trace, then with single rows as tiles, runs once for every stripe. Step k of `ops[n]` in stripe s
     writes columns `stripes[s][n]` of row k. An accumulating operator adds these columns of input row k; the accumulator
     is cleared in the first step of the first stripe, and the output written in the last step of the last. Streamed
     inputs are delivered again for every stripe, and rings carry nothing from one stripe to the next.

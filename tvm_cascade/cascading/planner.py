@@ -267,7 +267,7 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
     """Return the frontier's plan with the smallest peak, without planning the rest.
 
     The search stops as soon as the next trade needs more live bytes than the smallest arena. The plan's bound covers
-    all trades, even those whose arenas turned out larger.
+    all trades, even trades with larger arenas in the end.
     """
     once = in_time(graph, options)
     best, finer = once.plan, once.plan.finer

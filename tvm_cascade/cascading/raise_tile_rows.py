@@ -5,7 +5,7 @@ A one-row kernel reads all weights of the layer for every row. If an operator ca
 steps of one row; here the segments are split, and then given higher tiles, as far as the arena stays within the cap, or
 within the plan's own size without a cap. An operator's gain is estimated (`cores.step_model`): weight loads saved, less
 the cost of looking up row addresses again for every block of channels. If kernels are known (`PlanOptions.price`),
-segments whose operators take more instructions in these tiles get steps of one row back.
+segments with more instructions in these tiles get steps of one row back.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SEARCHES = 4
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     """Return `plan` with multi-row tiles if they save instructions and the arena has room.
 
-    The result is no larger than the cap or, without one, than `plan`, and takes no more instructions. A plan in stripes, with
-    row addresses or with such tiles is returned as it is, and so is any plan for a target whose instruction costs are not
-    known (`options.steps` is None). A limit ends the search with the best plan so far.
+    The result is no larger than the cap or, without one, than `plan`, and takes no more instructions. A plan in
+    stripes, with row addresses or with such tiles is returned as it is, and so is any plan for a target with unknown
+    instruction costs (`options.steps` is None). A limit ends the search with the best plan so far.
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     scattered = any(s.row_addresses for s in plan.storages)

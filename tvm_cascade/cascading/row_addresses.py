@@ -47,7 +47,7 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
 
     Without a cap the smaller plan wins. Under a cap a fitting plan by whole rows is kept, since no tables are needed; a
     fitting plan with row addresses comes before plans with smaller steps or double work, which take longer. If a limit
-    strikes first, the search's result is returned, whose bound then covers plans with row addresses too.
+    strikes first, the search's result is returned, with a bound that covers plans with row addresses too.
     """
     if not options.row_addresses or options.granularity == "pixel":
         return found

@@ -5,7 +5,7 @@ and rescale integers. If a value lies within float rounding error of a half, or 
 arithmetic (softmax), the two may store neighbouring integers. The effect on the outputs depends on the network: a
 shallow network loses it, a deep network with random weights amplifies it to tens of steps. So the effect is measured:
 ONNX's evaluator, or torch, moves a hundredth of all stored elements by one step ("turned roundings"). In float
-networks, whose sums are reassociated, the inputs move by one unit in the last place.
+networks, with reassociated sums, the inputs move by one unit in the last place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Xtensa LX7 in the ESP32-S3: C for ESP-IDF's compiler, by scalar kernels; the vector instructions are not used.
 
-No compiler is run here (`Family.links`): the emitted C runs on this machine, and instructions are counts on riscv32,
-where kernels are the same C.
+No compiler is run here (`Family.links`): the emitted C runs on this machine, and instructions are counts on riscv32
+with kernels in the same C.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One value in eleven is not the nearest single float there, and weights of mel filters follow from these values. The
 method is Sun's fdlibm's: 1 + x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), log(1 + f) = f - f^2/2 + s
-(f^2/2 + R(s^2)) with s = f / (2 + f), where the polynomial R approximates the rest of the series.
+(f^2/2 + R(s^2)) with s = f / (2 + f); the polynomial R approximates the rest of the series.
 """
 
 from __future__ import annotations

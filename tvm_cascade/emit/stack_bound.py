@@ -2,7 +2,7 @@
 
 The image is disassembled. A function's frame is at most the sum of everything taken off the stack pointer; calls, and
 jumps into functions, are the edges of the call graph. A call through a pointer, as to a hook or to a function that
-gives input rows, may reach every function no instruction calls: the linker keeps only functions whose address is taken,
+gives input rows, may reach every function no instruction calls: the linker keeps only functions with a taken address,
 and exception handlers. There is no bound if a function can call itself, or moves the stack pointer by a computed
 amount. One exception is counted, with the registers stored by the core; an application has to add the needs of handlers
 and hooks.

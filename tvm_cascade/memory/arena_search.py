@@ -112,7 +112,7 @@ def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, boo
 
 
 def _sections(lower: Ints, upper: Ints) -> Mask:
-    """List the live sets at steps where a lifetime starts, without sets contained in another."""
+    """List the live sets at the starts of lifetimes, without sets contained in another."""
     live = np.array([(lower <= t) & (t < upper) for t in sorted(set(lower.tolist()))]).reshape(-1, len(lower))
     count = live.sum(1)
     members = live.astype(np.float32)  # exact up to 2 ** 24, and multiplied by a library, as integers are not

@@ -8,8 +8,8 @@ outputs + scratch - overwritten input`: an output may overwrite an input that di
 and whether the input dies depends on S. Hence a single entry per set is exact.
 
 A view with several inputs is a join: the inputs are parts of the output's memory, which exists from the first part on.
-Examples are a concat whose producers write into its output, and an accumulator for partial convolutions. A part with
-the attribute `beside` is computed in separate memory before it is added to the accumulator.
+Examples are a concat with producers that write into the output, and an accumulator for partial convolutions. A part
+with the attribute `beside` is computed in separate memory before it is added to the accumulator.
 """
 
 from __future__ import annotations

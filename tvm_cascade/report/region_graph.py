@@ -1,8 +1,8 @@
 """The region graph with its cuts, as SVG: no library, sharp at any size, searchable text.
 
-Operators are listed in execution order, one per line; a box is a segment, whose operators run interleaved; a dashed
-line is a cut, with the bytes of whole tensors live across. Arcs on the right are tensors: thin in a rolling buffer,
-thick if they exist whole. A bar on the left is a region; operators outside regions are grey.
+Operators are listed in execution order, one per line; a box is a segment of interleaved operators; a dashed line is a
+cut, with the bytes of whole tensors live across. Arcs on the right are tensors: thin in a rolling buffer, thick if they
+exist whole. A bar on the left is a region; operators outside regions are grey.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run a network on a real board over a serial port; the board's side is `templates/serial_main.c.in`.
 
 An inference is BEGIN (paint the arena), WRITE for all inputs, RUN with a fresh number and the checksum of the inputs,
-READ for the outputs, whose checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row:
+READ for the outputs; their checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row:
 ROW sends the row in parts, CONTINUE completes it, and the answer requests the next. A board reset in between has lost
 the inputs or the run: RUN then reports damaged inputs, the other requests an unknown run, and the inference starts
 over. In an image with several networks an inference begins with SELECT; without SELECT, a board after a reset answers

@@ -1,8 +1,8 @@
 """Measuring on a farm: servers behind TVM's RPC tracker (rfc/0012).
 
 `Farm` runs jobs in `parallel` worker processes (`farm_worker`), each with a session on a server. A worker that does not
-answer in time, because the server hangs or was cut off, is killed and the job given to another; a job whose server dies
-is measured again. Only the worker that holds a job answers, so no result is lost or counted twice.
+answer in time, because the server hangs or was cut off, is killed and the job given to another; after a server's death
+the job is measured again. Only the worker that holds a job answers, so no result is lost or counted twice.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A row is interior if it depends on rows of the input alone, and no padding. A tensor's interior rows are a single range
 [first, end). With a stride of S input rows to a row, and `hop` rows a frame, row r in a frame is row r + s in the frame
-p frames ago, where p * hop = s * S; the least such p, the period, is 1 if the strides divide the hop. So all of [first,
+p frames ago, with p * hop = s * S; the least such p, the period, is 1 if the strides divide the hop. So all of [first,
 end - s) existed before, as [first + s, end).
 """
 

@@ -1,8 +1,8 @@
 """Convolutions of 3x3 windows on CPUs by Winograd's minimal filtering (Lavin and Gray, CVPR 2016, section 4), packed tensors.
 
-F(m x m, 3 x 3) computes tiles of m x m outputs of t x t inputs, t = m + 2: `A' [(G w G') * (B' x B)] A`. The products of
-all tiles are t * t matrix products of fewer multiplications: 2.25 times for m = 2, 4 times for m = 4. Tiles are computed in
-blocks whose transformed inputs stay in the cache. Weights are transformed when the program is built.
+F(m x m, 3 x 3) computes tiles of m x m outputs of t x t inputs, t = m + 2: `A' [(G w G') * (B' x B)] A`. The products
+of all tiles are t * t matrix products of fewer multiplications: 2.25 times for m = 2, 4 times for m = 4. Tiles are
+computed in blocks so that transformed inputs stay in the cache. Weights are transformed when the program is built.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _shares_operands(sch: Schedule, acc: Any) -> bool:
 
 
 def elements(sch: Schedule, acc: Any) -> Schedule | None:
-    """Compute the reduction `acc` where the result is used, and fuse all other blocks into the last."""
+    """Compute the reduction `acc` at the use of the result, and fuse all other blocks into the last."""
     last = last_behind(sch, acc)
     for block in inner_blocks(sch):
         if name_of(sch, block) not in (name_of(sch, acc), name_of(sch, last)):

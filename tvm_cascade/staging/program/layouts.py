@@ -50,7 +50,7 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
     Candidates are float32 tensors used only by operators with kernels for both layouts. All tensors joined by
     element-wise operators, concatenations and splits get the same layout. Partial vectors are filled up if only kernels
     for any number of channels use the tensor, and the padding is multiplied by zero weights alone. Pointwise
-    convolutions to such channels, or from plain tensors, write plain tensors where vectors of pixels are faster
+    convolutions to such channels, or from plain tensors, write plain tensors if vectors of pixels are faster
     (`cpu_compute.takes_pixels`), unless a convolution of several taps or a pool reads them.
     """
     graph = net.graph

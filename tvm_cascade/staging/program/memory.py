@@ -3,8 +3,8 @@
 Memory is planned over steps, so tensors used by concurrent groups are live for the whole stage and share no bytes.
 (`StaticPlanBlockMemory` assumes sequential operators, and would let a group overwrite a tensor another group still
 reads.) In a captured program, tensors used only by a single group of a step lie in an arena of that group, planned over
-the group's kernels, which run one after another. A processor runs all groups as one function, whose parameters must not
-share memory.
+the group's kernels, which run one after another. A processor runs all groups as one function, and the parameters must
+not share memory.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Every copy forks and joins as in `stage_cuda`, and so takes the stage's time inside a program; all copies share the
 graph's launch. All copies read the same tensors; with `own_constants` each has separate constants, so that after
 `evict_module` has run, or with `evicted` bytes read first by the graph, no copy finds weights in the cache, as in a
-network whose weights do not fit there.
+network with too many weights for the cache.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
