@@ -1,4 +1,4 @@
-"""Join several modules' networks into a function, so that a single schedule runs them at the same time.
+"""Join several modules' networks into a function, so a single schedule runs them at the same time.
 
 Joined, the graphs have no edges between networks. Operators are interleaved by their share in the network: if a search
 cuts the graph into blocks, every block holds as much from each network.

@@ -2,7 +2,7 @@
 infinity.
 
 TVM's own begin with the least finite number, and let the position of a NaN decide. Padding is negative infinity, which
-changes no maximum, so that kernels leave it out.
+changes no maximum, so kernels leave it out.
 """
 
 from __future__ import annotations

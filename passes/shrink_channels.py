@@ -56,7 +56,7 @@ class ShrinkChannels(CascadePass):
 
     Works on every module as imported: unreadable functions are not changed. Ensures that every result keeps every bit.
 
-    Before, where all weights of filter 2 of `v` are the zero point, so that `a` has one value there::
+    Before, where all weights of filter 2 of `v` are the zero point, so `a` has one value there::
 
         a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v, ...)), ...)  # R.Tensor((1, 8, 8, 4), "int8")
         b = R.quantize(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w, ...)), ...)

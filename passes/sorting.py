@@ -121,7 +121,7 @@ class _Line:
         self.scratch = tirx.decl_buffer((4,), "int32", "scratch")
 
     def body(self) -> Value:
-        """Write a single loop for all steps, so that the sinking code exists once.
+        """Write a single loop for all steps, so the sinking code exists once.
 
         First all heap nodes sink, then each further element that comes before the top, then each place moves behind the
         remaining heap.

@@ -1,6 +1,6 @@
 """Options of all commands and functions, as frozen records that are checked on construction.
 
-The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that
+The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so
 defaults are the same everywhere. Properties of a machine and back end are no options: they follow from the target.
 """
 

@@ -76,7 +76,7 @@ class SearchResult(Generic[Data]):
         return iter((self.data, self.text))
 
     def __getitem__(self, index: int) -> Any:
-        """Return the data (0) or the text (1), so that the result unpacks like a tuple."""
+        """Return the data (0) or the text (1), so the result unpacks like a tuple."""
         return (self.data, self.text)[index]
 
 

@@ -90,7 +90,7 @@ class _TableLoader(Loader):
         return _Tables(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Skip the package's code, so that the package stays empty."""
+        """Skip the package's code, so the package stays empty."""
 
 
 class _Tables(ModuleType):

@@ -1,5 +1,4 @@
-"""Candidate: concats turned into joins, so that producers write into the output (`join_concats`): no copy, often no
-bytes.
+"""Candidate: concats turned into joins, so producers write into the output (`join_concats`): no copy, often no bytes.
 
 First all joinable concats at once; if that makes the plan worse and there are few, each in turn.
 """

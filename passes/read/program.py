@@ -1,6 +1,6 @@
 """`read_program`: reads a straight-line Relax function as operator calls on numbered values.
 
-A value is a tensor: a parameter, a constant, or an output of a call. Tuples are resolved while reading, so that no call
+A value is a tensor: a parameter, a constant, or an output of a call. Tuples are resolved while reading, so no call
 reads or writes one: `arguments` and `result` nest value numbers as the function nests tuples. Built on this are
 `relax_ops` (PrimFunc calls), `stage_graph` (Relax operators to schedule) and `substitution_read` (a graph to rewrite).
 """

@@ -199,7 +199,7 @@ class _Loops:
         return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
 
     def _kind(self, terms: int) -> object:
-        """Choose the kind of a loop over `terms` terms: few terms are unrolled, so that addresses become constants."""
+        """Choose the kind of a loop over `terms` terms: few terms are unrolled, so addresses become constants."""
         return tirx.ForKind.UNROLLED if terms <= _WRITTEN_OUT else tirx.ForKind.SERIAL
 
     def _scalar(self, _at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:

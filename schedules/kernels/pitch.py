@@ -1,4 +1,4 @@
-"""Rewriting a kernel to write pixels `pitch` bytes apart, so that the output becomes a part of a join (concat).
+"""Rewriting a kernel to write pixels `pitch` bytes apart, so the output becomes a part of a join (concat).
 
 before: `out[e] = v`, contiguous pixels of `c` elements
 after:  `out[e // c * p + e % c] = v`, `p` elements from pixel to pixel

@@ -123,7 +123,7 @@ class PixelAssembly(Assembly):
 
 
 def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
-    """Return True if the pixels of a tensor with rows along `axis` are contiguous, so that a pixel kernel gets pixel slots.
+    """Return True if the pixels of a tensor with rows along `axis` are contiguous, so a pixel kernel gets pixel slots.
 
     A tensor without a column axis is counted in rows by the plan (`graph.column_axis`), so its kernel gets row slots.
     """

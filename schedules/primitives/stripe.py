@@ -8,9 +8,8 @@ in a trace's order.
 TVM's own `rolling_buffer` takes one buffer of a chain ("should have at least one dimension range that matches a rolling
 pattern") and recomputes the sums below. Here the loop over stripes is skewed: in iteration i every rolled block
 computes the slices needed by readers and not computed yet, as many as the readers advance by. The block begins as many
-iterations before the output as needed, so that a ring holds only the slices from the oldest still to be read to the
-newest: 3 rows for each of a chain of 3x3 convolutions. (If the stages warmed up in turn, the rings would need 8, 7, 6,
-… rows.)
+iterations before the output as needed, so a ring holds only the slices from the oldest still to be read to the newest:
+3 rows for each of a chain of 3x3 convolutions. (If the stages warmed up in turn, the rings would need 8, 7, 6, … rows.)
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def stripe(
 
 
 def rolling_buffer(target: Target, *blocks: str) -> Target:
-    """Keep the results of blocks in a striped function in ring buffers, so that stripes recompute nothing.
+    """Keep the results of blocks in a striped function in ring buffers, so stripes recompute nothing.
 
     Parameters
     ----------

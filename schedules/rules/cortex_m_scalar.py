@@ -66,7 +66,7 @@ def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
 class _Depthwise(DepthwiseRow):
     """Depthwise convolution one channel at a time; its constants are a `ChannelTable`, then the taps of each channel.
 
-    Padding taps count as the zero point, so that a single bias serves all of a channel's windows.
+    Padding taps count as the zero point, so a single bias serves all of a channel's windows.
     """
 
     by_form = True

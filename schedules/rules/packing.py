@@ -12,7 +12,7 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """Pack [kh, kw, ic, oc], per block of outputs and kernel row, as `[groups][block][group]` and a tail `[rest][block]`.
 
     The kw * ic values of a kernel row are contiguous in an NHWC row; `group` values are read at once. A block and
-    kernel row takes kw * ic * block values, so that the block from output `start` on begins at `start * kh * kw * ic`.
+    kernel row takes kw * ic * block values, so the block from output `start` on begins at `start * kh * kw * ic`.
     """
     kh, kw, ic, oc = weights.shape
     length = kw * ic

@@ -1,4 +1,4 @@
-"""Loop splitting at the iterations where a condition changes, so that concats and padded rows test no elements.
+"""Loop splitting at the iterations where a condition changes, so concats and padded rows test no elements.
 
     before: for c in range(24):                                     after: for c in range(16): out[c] = a[c]
                 out[c] = a[c] if c < 16 else b[c - 16]                     for c in range(8): out[c + 16] = b[c]

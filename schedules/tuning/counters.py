@@ -1,4 +1,4 @@
-"""`Counters`: counters of plans, for every target once, so that kernels called by several plans are read once."""
+"""`Counters`: counters of plans, for every target once, so kernels called by several plans are read once."""
 
 from __future__ import annotations
 

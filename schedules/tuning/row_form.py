@@ -161,7 +161,7 @@ class _Restriction:
 
 
 def _values(node: Any) -> list[Any]:
-    """Return the stored values of all stores, with loads replaced by 0, so that indices are left out."""
+    """Return the stored values of all stores, with loads replaced by 0, so indices are left out."""
     stripped = tir.replace(
         [s.value for s in tir.stores(node)], ir.TensorLoad, lambda x: tirx.const(0, tir.dtype_of(x.source))
     )

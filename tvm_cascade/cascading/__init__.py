@@ -1,6 +1,6 @@
 """Cascaded (fused, depth-first) execution with rolling buffers: from a `Graph` to a memory `Plan`.
 
-The operators of a segment take turns a few rows or pixels at a time, so that no large intermediate tensor is ever whole.
+The operators of a segment take turns a few rows or pixels at a time, so no large intermediate tensor is ever whole.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Tables count in tensor units: rows, or pixels if the steps make pixels and the t
 or a part of a join, is replaced by the tensor that owns the memory (the root); a join has one producer per part.
 
 Symbols: `need[k]`, input units that must exist before step k; `keep[k]`, the first unit read by step k or later (all
-units if none is), so that units below are dead; `made[k]`, output units that exist after k steps.
+units if none is), so units below are dead; `made[k]`, output units that exist after k steps.
 """
 
 from __future__ import annotations

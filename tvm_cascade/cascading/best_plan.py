@@ -75,8 +75,8 @@ def or_whole_tensors(search: Search, figures: Figures, options: PlanOptions, bes
     """Return the smaller of `best` and the plans that run every operator alone on whole tensors.
 
     Many offset constraints can make an arena far larger than the live bytes; plans on whole tensors without such
-    constraints avoid this. Two are tried, in the file's order and in the order of least memory, so that no result is
-    larger than the better of both.
+    constraints avoid this. Two are tried, in the file's order and in the order of least memory, so no result is larger
+    than the better of both.
     """
     graph = search.costs.tables.graph
     settings = replace(options.settings, overlap=False)

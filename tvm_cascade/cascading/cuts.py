@@ -1,8 +1,8 @@
 """Cutting an execution order into segments: dynamic programming over cut positions.
 
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of max(P(i), c(i,
-j)). Among the cuts with all segments within a cap, `cuts_within` takes the cuts with least weight, so that operators
-that fit without cascading are not cascaded.
+j)). Among the cuts with all segments within a cap, `cuts_within` takes the cuts with least weight, so operators that
+fit without cascading are not cascaded.
 
 Costs are expensive to compute and most are irrelevant, so both are shortest-path searches over cut positions (A*). They
 compute a segment's cost only when the cheap lower bound, with the bound of the best way from the segment's end on, is

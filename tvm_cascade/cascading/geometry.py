@@ -58,7 +58,7 @@ def streamable(graph: Graph, tensor: int) -> bool:
 
 
 def reads_rows(graph: Graph, op: Op, k: int) -> bool:
-    """Test whether an operator reads input k row by row, so that each row may lie anywhere."""
+    """Test whether an operator reads input k row by row, so each row may lie anywhere."""
     window = op.windows[k] if k < len(op.windows) else None
     by_rows = window is not None and window.stride > 0
     return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets

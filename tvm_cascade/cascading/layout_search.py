@@ -360,7 +360,7 @@ class Leaders:
     def worth(self, bound: int) -> int:
         """Return the most live bytes of a layout worth laying out, given that no arena is below `bound` bytes.
 
-        0 if an arena is at the bound already, so that none can be smaller.
+        0 if an arena is at the bound already, so none can be smaller.
         """
         if self.first and self.first[0][0].peak <= bound:
             return 0

@@ -5,7 +5,7 @@ from the operator's code, whatever the name. An output with one row needs no win
 operators are left out, each with a reason.
 
 Regions are merged as in BYOC's MergeCompilerRegions: a tensor's producer and reader join a region unless another path
-between leaves the region, which would make two regions wait for each other. Largest tensors go first, so that of two
+between leaves the region, which would make two regions wait for each other. Largest tensors go first, so of two
 conflicting merges the larger tensor's is made and may give a ring; then operators that read the same tensor. The
 planner (`search`) never puts operators from different regions into one segment.
 """

@@ -3,15 +3,15 @@
 The bound is a pebble game's. A schedule makes every tensor's pixels in turn; a pixel can be made when the pixels in the
 windows exist, takes memory until the last reader is made, and is never made again. An operator with unknown windows
 makes the output at once. Kernels that sum their input on arrival leave no pixels behind, and cost nothing here; nor do
-counters, scratch and alignment. A plan's arena holds all live pixels at any time, so that no plan at 1.00x is smaller
-than the bound, by rows, by pixels or in stripes, and no better search can change that.
+counters, scratch and alignment. A plan's arena holds all live pixels at any time, so no plan at 1.00x is smaller than
+the bound, by rows, by pixels or in stripes, and no better search can change that.
 
 A schedule passes through every count m = 0, 1, ... of pixels of each tensor. Let n[t] be the number of made pixels of
 tensor t at such a time. With the reader r of t, the last in the file's order, `boundaries` says for every set of
 pixels: n[t] >= needed(n[r]), and at least max(n[t] - completed(n[r]), between(n[r])) pixels of t are alive. These
-relations form a tree, from inputs to outputs, so that the least sum of live bytes with n[t] = m is found exactly, for
-all t and m together, by passing the least sums of subtrees up and down. The bound is the largest sum; every further
-relation only makes the bound larger. Before pixel m of t is made, the pixels to read are alive too.
+relations form a tree, from inputs to outputs, so the least sum of live bytes with n[t] = m is found exactly, for all t
+and m together, by passing the least sums of subtrees up and down. The bound is the largest sum; every further relation
+only makes the bound larger. Before pixel m of t is made, the pixels to read are alive too.
 
 If a tensor has several readers, r needs at least as much of the tensor as the earlier readers, which r itself needs: a
 residual must be held until the branch has caught up.

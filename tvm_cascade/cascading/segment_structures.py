@@ -5,8 +5,8 @@ all segments with equal structure, in any order and graph: `by_structure`.
 
 The structure of a position in an order is the operator, and every tensor read or written: shape and type, the root, and
 how many positions before or after this position the root is written and read. The structure of a segment is the
-sequence of the positions' structures. Lives are included, so that dying inputs and tensors needed later are too;
-tensors that only pass by are not.
+sequence of the positions' structures. Lives are included, so dying inputs and tensors needed later are too; tensors
+that only pass by are not.
 """
 
 from __future__ import annotations

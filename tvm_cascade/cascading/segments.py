@@ -108,7 +108,7 @@ class SegmentCosts:
     def members(self, i: int, j: int) -> tuple[int, ...]:
         """Return the sources of streamed inputs and then the operators in [i, j), by index; views are left out.
 
-        Steps inside a segment are driven by demand, so that the cost is independent of the operators' order.
+        Steps inside a segment are driven by demand, so the cost is independent of the operators' order.
         """
         sources = [self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j]
         return (*sources, *(o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view))
@@ -367,8 +367,7 @@ class SegmentCosts:
     def _over_planes(self, i: int, j: int) -> Pair | None:
         """Return the pair for an element-wise operator that runs alone on several planes (NCHW), with the dying input.
 
-        A row of every plane is written in a step, so that the output may not trail the input: only the same offset is
-        safe.
+        A row of every plane is written in a step, so the output may not trail the input: only the same offset is safe.
         """
         members, tables = self.members(i, j), self.tables
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:

@@ -108,7 +108,7 @@ class Cascade:
 
         All units if a ring is impossible: no reader in the segment, a reader that cannot read rings, or a join by rows.
         A multiple of whole rows if a source fills the ring, or a kernel writes or reads by rows. A multiple of whole
-        tiles if steps write several rows or pixels, so that no tile wraps around.
+        tiles if steps write several rows or pixels, so no tile wraps around.
         """
         tables = self.tables
         makers, readers = self._users(tables.writers(tensor)), self._users(tables.readers[tensor])

@@ -1,4 +1,4 @@
-"""A plan's states at one end of the memory, so that a bundle of networks shares the rest.
+"""A plan's states at one end of the memory, so a bundle of networks shares the rest.
 
 A state is live from the first step to the last, so every other block lies wholly below or wholly above. Taking the
 states out, closing the gaps and adding the states at one end changes no other overlap. A driver takes a pointer for

@@ -5,7 +5,7 @@ The validator shares no code with the planner.
 Every arena byte carries a tag that names the tensor and byte written there last. A step checks the tags of the rows or
 pixels in the windows, then writes new tags, which must not overwrite data to be read. Graph inputs are written at the
 start or by the source, graph outputs must be intact at the end. Counters, accumulators and scratch are tagged too, so
-that they cannot overlap with live data.
+they cannot overlap with live data.
 """
 
 from __future__ import annotations

@@ -195,6 +195,6 @@ def _row(tensor: Tensor) -> tuple[Indices, int]:
 
 
 def has_contiguous_pixels(tensor: Tensor) -> bool:
-    """Test whether rows, and the pixels in rows, are contiguous, so that each can be addressed separately."""
+    """Test whether rows, and the pixels in rows, are contiguous, so each can be addressed separately."""
     rows, columns = tensor.row_axis, tensor.col_axis
     return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0

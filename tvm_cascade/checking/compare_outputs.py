@@ -31,7 +31,7 @@ def compare(want: Arrays, have: Arrays, allowed: Gaps | None = None) -> Verdict:
 
     Integers must be equal, floats equal to within `FLOAT_TOLERANCE` times the largest value in the same output. If not,
     floats and integers up to 16 bits may differ by `allowed`, the effect of roundings on the output named so in `want`;
-    unless that is as wide as the output's range, so that any values would match.
+    unless that is as wide as the output's range, so any values would match.
     """
     if len(want) != len(have):
         return Verdict(False, float("inf"), reason=f"{len(have)} outputs, the reference has {len(want)}")

@@ -13,7 +13,7 @@ import time
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, by default on the arguments of this process; does not return.
 
-    Other imports come inside the `try`, so that Ctrl-C during an import ends without a traceback.
+    Other imports come inside the `try`, so Ctrl-C during an import ends without a traceback.
     """
     sys.unraisablehook = _interrupt_again
     gc.set_threshold(500_000, 20, 100)  # next to nothing of what a command makes is a cycle: a tenth of its time else

@@ -16,7 +16,7 @@ PATIENCE = 1.5  # seconds that a command has after SIGTERM to remove its unfinis
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception, so that unfinished files are removed and the emulator is ended."""
+    """SIGTERM as an exception, so unfinished files are removed and the emulator is ended."""
 
 
 _stopping: list[type[BaseException]] = []  # exceptions of the signals to stop, in order of arrival

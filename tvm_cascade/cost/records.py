@@ -1,7 +1,7 @@
 """Database of measured stage latencies, which later searches reuse and the learned cost model is trained on.
 
 An SQLite file (or memory). Records are found by device and by the stage's structure, so networks with equal stages
-share them. Features are stored with the samples, so that training needs no network.
+share them. Features are stored with the samples, so training needs no network.
 """
 
 from __future__ import annotations

@@ -157,8 +157,7 @@ def host_program(
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
-    """Build a function, itself never called, with another call to every kernel, so that LLVM does not inline all
-    kernels.
+    """Build a function, itself never called, with another call to every kernel, so LLVM does not inline all kernels.
 
     LLVM inlines a private function with a single call, however large; one function with all kernels of NASNetMobile (15
     MB of LLVM text) takes 6 GB and minutes to compile.

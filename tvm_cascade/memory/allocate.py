@@ -32,7 +32,7 @@ class AllocateOptions:
 
 
 def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOptions | None = None) -> Allocation:
-    """Compute an offset for every buffer, so that the arena is small or fits the capacity.
+    """Compute an offset for every buffer, so the arena is small or fits the capacity.
 
     If a limit (`search_monitor`) strikes, the result is the best layout so far.
 

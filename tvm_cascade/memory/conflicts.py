@@ -63,7 +63,7 @@ def _impossible(problem: Problem, held: Sequence[int], capacity: int) -> bool:
 
 
 def _plain(problem: Problem) -> Problem:
-    """Normalize names, ids and step lengths of a problem, so that equal problems are proven once."""
+    """Normalize names, ids and step lengths of a problem, so equal problems are proven once."""
     number = {b.id: k for k, b in enumerate(problem.buffers)}
     step = {t: k for k, t in enumerate(sorted({t for b in problem.buffers for t in (b.lower, b.upper)}))}
     buffers = (replace(b, id=number[b.id], lower=step[b.lower], upper=step[b.upper], name="") for b in problem.buffers)

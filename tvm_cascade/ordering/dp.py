@@ -2,8 +2,8 @@
 
 A run has a budget: steps beyond are not taken (soft budgeting, section 3.2). The work is bounded too: a layer with more
 states than the rest of the work allows keeps only the best, and the run becomes a beam search without a proof. The
-limit is on steps tried, so that results do not depend on the machine; a limit on time (`search_monitor`), if there is
-one, ends the run without an order.
+limit is on steps tried, so results do not depend on the machine; a limit on time (`search_monitor`), if there is one,
+ends the run without an order.
 
 Dominance, not in the paper: an operator that is ready, leaves no more memory behind than there was, and needs no more
 than the peak so far (or than a known lower bound of the final peak) is run at once and its alternatives are dropped.

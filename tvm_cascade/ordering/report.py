@@ -19,9 +19,9 @@ def order_report(
 ) -> Order:
     """Search the order with least memory and return a JSON object; sizes in bytes, `order` as operator names.
 
-    `rewrite` removes concats, so that consumers read the parts, if that lowers the peak (`rewritten` tells). Sizes
-    count whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without
-    `on_chip`. `limited` tells that `time_limit` seconds ended the search.
+    `rewrite` removes concats, so consumers read the parts, if that lowers the peak (`rewritten` tells). Sizes count
+    whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without `on_chip`.
+    `limited` tells that `time_limit` seconds ended the search.
     """
     began = perf_counter()
     options = OrderOptions(in_place=False)

@@ -1,8 +1,8 @@
 """Count instructions and code bytes of single kernels: an emulated image runs each over a whole tensor between counter reads.
 
 Inputs are pseudo-random bytes, or floats between -4 and 4; weights are the kernels' own. A count depends on nothing
-else, and is the same on every machine. Code bytes are the size of the kernel's symbol; kernels are not inlined, so that
-each has a symbol.
+else, and is the same on every machine. Code bytes are the size of the kernel's symbol; kernels are not inlined, so each
+has a symbol.
 """
 
 from __future__ import annotations

@@ -212,9 +212,7 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
 
 
 def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
-    """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads
-    contiguously.
-    """
+    """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so a tile of `rows` rows reads contiguously."""
     depth, columns = weight.shape
     lanes = LANES * (4 if rows == 1 else 2)
     lanes = min(lanes, -(-columns // LANES) * LANES)

@@ -1,7 +1,7 @@
 """Choose the fastest among equivalent modules by running all in turn.
 
-Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median speedup over
-the first, run by run. A candidate must win by `margin`, with a least time no longer; so, with the original first, a
+Runs are interleaved, so a disturbance affects all candidates, and a candidate is judged by the median speedup over the
+first, run by run. A candidate must win by `margin`, with a least time no longer; so, with the original first, a
 rewritten module is not chosen because of noise.
 """
 

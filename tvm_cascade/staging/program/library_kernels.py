@@ -4,8 +4,8 @@
 
 `text` is a JSON object that describes the computation (`LibraryProduct.text`). The program's user registers the
 function (`runtime/library_kernels.py`); inside a captured program the function runs once, while kernels are recorded,
-so that no Python stays in the loop. If a tensor is a part of another along the channels, the call gets the whole tensor
-and the part's begin.
+so no Python stays in the loop. If a tensor is a part of another along the channels, the call gets the whole tensor and
+the part's begin.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.

@@ -34,7 +34,7 @@ def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
     """Plan every storage's arena offset. Raises `ValidationError` for a wrong allocation (a bug of this project).
 
     Graph inputs and outputs are outside the arena unless the plan is `static`: then the arena holds copies of the
-    inputs from the start and the outputs until the end, so that the program is independent of the caller's addresses.
+    inputs from the start and the outputs until the end, so the program is independent of the caller's addresses.
     """
     graph = program.net.graph
     ends = {program.places[t].root for t in (*graph.inputs, *graph.outputs)}

@@ -4,7 +4,7 @@
                  run_or_capture(probe, (*tensors, *streams))            recorded once, then replayed
 
 Every copy forks and joins as in `stage_cuda`, and so takes the stage's time inside a program; all copies share the
-graph's launch. All copies read the same tensors; with `own_constants` each has separate constants, so that after
+graph's launch. All copies read the same tensors; with `own_constants` each has separate constants, so after
 `evict_module` has run, or with `evicted` bytes read first by the graph, no copy finds weights in the cache, as in a
 network with too many weights for the cache.
 """
