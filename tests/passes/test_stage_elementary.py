@@ -58,6 +58,12 @@ FUNCTIONS: dict[str, tuple[Elementwise, Elementwise, float, float]] = {
     "silu, the sigmoid first": (lambda x: tirx.sigmoid(x) * x, lambda x: x * _sigmoid(x), 4, 2.0**-120),
     "sin": (tirx.sin, np.sin, 2, 0),
     "cos": (tirx.cos, np.cos, 2, 0),
+    "log(1 + x)": (
+        lambda x: tirx.log(tirx.exp(x) + 1.0),
+        lambda x: np.log1p(np.exp(x).astype("float32").astype("float64")),
+        4,
+        2.0**-103,
+    ),
     "square": (lambda x: tirx.pow(x, tirx.const(2.0, "float32")), lambda x: x * x, 1, 0),
     "cube": (lambda x: tirx.pow(x, tirx.const(3.0, "float32")), lambda x: x**3, 1.5, 0),
 }
@@ -115,6 +121,21 @@ def test_no_call_of_the_library(name: str, triple: str) -> None:
     built = tvm.compile(tvm.IRModule({"main": func}), target=target)
     assembly = built.mod.inspect_source("asm") if hasattr(built, "mod") else built.inspect_source("asm")
     assert not LIBRARY.findall(assembly)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_one_and_erf(half: bool) -> None:
+    """GELU's factor is as exact where erf is near -1 as elsewhere, and 0 far below."""
+    x = np.concatenate([np.linspace(-12, 12, 4001), [np.inf, -np.inf, np.nan, -0.0]]).astype("float32")
+    func = kernel(lambda v: tirx.erf(v) * 0.5 + 0.5 if half else 1.0 + tirx.erf(v), len(x))
+    assert "T.erf" not in func.script()
+    result = tvm.runtime.tensor(np.zeros_like(x))
+    tvm.compile(tvm.IRModule({"main": func}), target="llvm")["main"](tvm.runtime.tensor(x), result)
+    wanted = np.array([math.erfc(-v) for v in x.astype("float64")]) * (0.5 if half else 1)
+    np.testing.assert_allclose(result.numpy()[x > -1], wanted[x > -1], rtol=1e-6)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=2e-5, atol=1e-36)
+    assert result.numpy()[-3] == 0
+    assert np.isnan(result.numpy()[-2])
 
 
 def test_functions_of_functions_and_conditions() -> None:

@@ -11,6 +11,8 @@ exp          2  `2**n * p(x - n * log 2)`, p of degree 6; denormal results are r
 log          1  `n * log 2 + log m`, m in [sqrt(1/2), sqrt(2)); denormal arguments are scaled first
 tanh         6  `x * p(x**2) / q(x**2)`, degrees 4 and 4, of x in [-9, 9]
 erf          8  `x * p(x**2) / q(x**2)`, degrees 5 and 5, of x in [-3.92, 3.92]
+1 + erf     16  `t * exp(p(t) - x**2)`, t = 1 / (1 + |x|/2) (Numerical Recipes, erfcc), down to x = -1; 2e-6 of it to -4
+log(1 + x)   2  `log u + (x - (u - 1)) / u`, u the rounded sum
 sigmoid      4  `1 / (1 + exp(-x))`; results below 2**-126 may be 0
 SiLU         4  `x / (1 + exp(-x))`; results below 2**-120 may be 0
 pow          1  squares and cubes as products; other powers are the C library's
@@ -55,6 +57,11 @@ _ERF = (
         3.809884219663218e-5, 1.1622972087934613e-3, 1.4966761693358421e-2, 0.1140962764620781, 0.5020472407341003, 1.0,
     ),
 )  # fmt: skip
+_ERFC = (  # of t in log(erfc(a) / t) + a**2, t = 1 / (1 + a/2)
+    0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
+    -1.26551223,
+)  # fmt: skip
+_LARGEST_ERFC = 9.32  # an argument from which the power of its complement is 0
 _SIN = (-1.951463200384751e-4, 8.332155644893646e-3, -0.16666655242443085)
 _COS = (2.443241282890085e-5, -1.3887309469282627e-3, 4.166664555668831e-2)
 _TWO_BY_PI = (  # 2/pi in parts of 27 bits, of which the product with a float32 is exact in float64
@@ -98,6 +105,7 @@ class _Writer:
             (s_tir.SBlock, self._block),
             (tirx.BufferStore, self._store),
             (tirx.Mul, self._product),
+            (tirx.Add, self._sum),
             (tvm.ir.Call, self._call),
         ]
         return tvm_ffi.structural_mutate(body, entries)
@@ -127,6 +135,17 @@ class _Writer:
                 return product if given is None else self._held(_logistic(given, None))
         return mutator.default_mutate(product)
 
+    def _sum(self, total: Value, mutator: Any) -> Value:
+        """Replace `1 + erf(x)` and `0.5 + 0.5 * erf(x)`, which lose their bits where erf is near -1."""
+        for number, other in ((total.a, total.b), (total.b, total.a)):
+            if not isinstance(number, tirx.FloatImm) or number.value not in (0.5, 1.0):
+                continue
+            x = _scaled_erf(other, number.value)
+            given = None if x is None else self._argument(mutator.mutate(x))
+            if given is not None:
+                return self._held(_one_and_erf(given)) * _number(number.value)
+        return mutator.default_mutate(total)
+
     def _call(self, call: Value, mutator: Any) -> Value:
         name = getattr(call.op, "name", "")
         is_condition = name == "prim.if_then_else"
@@ -136,6 +155,10 @@ class _Writer:
         form = _FORMS.get(name)
         if form is None or not _is_float32(call):
             return made
+        more = _one_and(made.args[0]) if name == "tirx.log" and not self._is_in_place() else None
+        if more is not None:
+            x = self._held(more)
+            return self._held(_log1p(x, self._held(x + _number(1.0))))
         given = self._argument(made.args[0])
         expression = None if given is None else form(given, *made.args[1:])
         return made if expression is None else self._held(expression)
@@ -156,6 +179,16 @@ class _Writer:
         self._blocks[-1].append(element)
         self._stores.append(tirx.BufferStore(element, expression, [0]))
         return tirx.BufferLoad(element, [0])
+
+
+def _scaled_erf(value: Value, scale: float) -> Value | None:
+    """Return x of `scale * erf(x)` in float32; None for another value."""
+    factors = [value.a, value.b] if isinstance(value, tirx.Mul) else [value, _number(1.0)]
+    for call, number in (factors, factors[::-1]):
+        is_erf = isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == "tirx.erf" and _is_float32(call)
+        if is_erf and isinstance(number, tirx.FloatImm) and number.value == scale:
+            return call.args[0]
+    return None
 
 
 def _reads_bfloat16(x: Value) -> bool:
@@ -248,6 +281,22 @@ def _logistic(x: Value, dividend: Value | None) -> Value:
     return _named(x, "x", quotient)
 
 
+def _one_and(value: Value) -> Value | None:
+    """Return x of `1 + x`; None for another value."""
+    if not isinstance(value, tirx.Add):
+        return None
+    for number, other in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(number, tirx.FloatImm) and number.value == 1.0:
+            return other
+    return None
+
+
+def _log1p(x: Value, total: Value) -> Value:
+    """Return `log(1 + x)` with what the sum `total`, a value in memory, lost by rounding."""
+    lost = (x - (total - _number(1.0))) / total
+    return _log(total) + tirx.Select(_absolute(total) < _number(2.0**24), lost, _number(0.0))
+
+
 def _log(x: Value) -> Value:
     """Return the natural logarithm."""
     least = 2.0**-126
@@ -276,6 +325,29 @@ def _log(x: Value) -> Value:
         return tirx.Select(x > _number(0.0), finite, tirx.Select(x == _number(0.0), _number(float("-inf")), missing))
 
     return _named(x, "x", special)
+
+
+def _one_and_erf(x: Value) -> Value:
+    """Return `1 + erf(x)`: the complement of erf at |x|, for positive x subtracted from 2."""
+
+    def complement(x: Value, a: Value) -> Value:
+        def value(t: Value) -> Value:
+            power = _horner(_ERFC, t) - a * a
+            return _named(
+                power, "power", lambda power: _reduced(power, 1.0, lambda p, n: chosen(x, t * (p * _power(n))))
+            )
+
+        return _named(_number(1.0) / (_number(1.0) + _number(0.5) * a), "t", value)
+
+    def chosen(x: Value, erfc: Value) -> Value:
+        return _named(erfc, "erfc", lambda c: tirx.Select(x < _number(0.0), c, _number(2.0) - c))
+
+    def bounded(x: Value) -> Value:
+        size = _absolute(x)
+        largest = _number(_LARGEST_ERFC)
+        return _named(tirx.Select(size > largest, largest, size), "a", lambda a: complement(x, a))
+
+    return _named(x, "x", bounded)
 
 
 def _odd(fraction: tuple[Sequence[float], Sequence[float]], largest: float) -> Callable[[Value], Value]:
