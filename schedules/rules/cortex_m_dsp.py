@@ -23,10 +23,10 @@ from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.few_taps import few_taps, has_few_taps
 from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
-from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.packing import PAIRED, interleave, nibbles, paired
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, of_four_bits, read_conv
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, address_of, i32
+from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 BLOCKING = Blocking(pixels=2, channels=2)
 OTHERS = tuple(
@@ -88,6 +88,64 @@ class _HalfwordConv(_Conv):
         return even, self.k.let(call("ld32", address_of(self.w[place + 2])), "wb")
 
 
+class _NibbleConv(_Conv):
+    """Weights of four bits, eight in a word: half the flash, and about as many instructions as bytes take.
+
+    Four of them at a time are taken to the upper halves of bytes: sixteen times the weights. So all sums are sixteen times as
+    large until they are requantized.
+    """
+
+    group = 8
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.words = self.k.view(self.k.constants[0], "int32", "ww")
+        self.taps, self.length = self.taps // self.group, self.length // self.group  # of weights, in words from here on
+
+    def pack_weights(self) -> np.ndarray:
+        return nibbles(super().pack_weights())
+
+    def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
+        packed = self.packed(size)
+        return weights + j // packed * (self.taps * packed) + tap * packed + j % packed
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = super().start(index, channel, pixels, size)
+        for i in range(pixels * size):
+            self.k.store(acc, i, acc[i32(i)] * 16)
+        return acc
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        for i in range(pixels * size):
+            self.k.store(acc, i, tirx.shift_right(acc[i32(i)], i32(4)))
+        super().outputs(acc, x, channel, pixels, size)
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        lo, words = group.k0 * self.depth // self.group, (group.k1 - group.k0) * self.depth // self.group
+        step = best_step(words, max(self.blocking.step // 2, 1), max(self.blocking.unroll // 2, 1))
+        for i in self.k.unrolled(words // step, step):
+            for half in range(2):
+                self._half(acc, at, weights, i, half, lo, pixels, size)
+
+    def _half(
+        self, acc: Value, at: Value, weights: Value, i: Value, half: int, lo: int, pixels: int, size: int
+    ) -> None:
+        """Emit the products of four taps, half of a word of weights."""
+        k, g = self.k, self.g
+        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
+        pairs = []
+        for p in range(pixels):
+            word = k.let(call("ldr", address_of(self.x[at + i * 8 + half * 4 + p * g.strides[1] * g.channels])), "xw")
+            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
+        for j in range(size):
+            eight = k.let(call("ldr", address_of(self.words[self.place(weights, size, j, i + lo)])), "ww")
+            four = k.let(call("upper_nibbles" if half else "lower_nibbles", eight), "wn")
+            even, odd = k.let(call("sxtb16", four), "wa"), k.let(call("sxtb16_ror8", four), "wb")
+            for p, (xa, xb) in enumerate(pairs):
+                first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
+                k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
     """Build a K x K or 1 x 1 convolution; `halfwords` stores weights as int16, as for all weights that are uint8 in the
     file.
@@ -97,10 +155,17 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool =
     return _Conv(conv, blocking).build()
 
 
-def conv_variants(conv: QuantizedConv) -> list[Variant]:
+def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+    """K x K and 1 x 1 convolution of weights of four bits (`of_four_bits`)."""
+    return _NibbleConv(conv, blocking).build()
+
+
+def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first, the smallest code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
+    if packs_weights and of_four_bits(conv, _NibbleConv.group):
+        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*OTHERS, BLOCKING)]
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
     blockings = [BLOCKING, *rows, *OTHERS]
     made = [Variant("few taps", partial(few_taps, conv))] if has_few_taps(conv) else []
@@ -108,7 +173,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows) for b in blockings]
 
 
-def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution or dense layer on a core with the DSP extension; none for any other operator."""
     conv = read_conv(spec) or read_dense(spec)
-    return [] if conv is None else conv_variants(conv)
+    return [] if conv is None else conv_variants(conv, target.packs_weights)

@@ -29,7 +29,7 @@ from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, spla
 from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops, OuterProducts
 from tvm_cascade.schedules.rules.packing import lane_table, tailed_interleave
 from tvm_cascade.schedules.rules.parts import in_eights
-from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, of_four_bits, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
@@ -74,6 +74,7 @@ class _Dot(_LaneOutputs):
 
     group = 16
     summing = False  # whether this copy of the builder emits the sums of windows instead of products
+    sixteenfold = False  # whether accumulators are sixteen times the sums
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         self.lifts = lifts(conv.weights)
@@ -174,6 +175,8 @@ class _Dot(_LaneOutputs):
             for j in range(0, size, LANES):
                 values = [acc[i32(p * size + j + i)] for i in range(LANES)]
                 four, words = tirx.Shuffle(values, lanes), self.block_words(channel, j)
+                if self.sixteenfold:
+                    four = tirx.shift_right(self.k.let(four, "four", "int32x4"), splat(i32(4)))
                 if self.sums is not None:
                     lift = vector(self.table, words + self.words - LANES, LANES)
                     four = self.k.let(four, "four", "int32x4") + lift * splat(self.sums[i32(p)])
@@ -191,10 +194,52 @@ class _Dot(_LaneOutputs):
                 addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
             for p in range(pixels):
                 total = acc[i32(p * size + j)]
+                if self.sixteenfold:
+                    total = self.k.let(tirx.shift_right(total, i32(4)), "total")
                 if self.sums is not None:
                     total = k.let(total + self.table[words + self.words - LANES] * self.sums[i32(p)], "total")
                 value = emit_requantize(k, q, total, m, addend, e)
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
+
+
+class _NibbleDot(_Dot):
+    """Weights of four bits: vectors of sixteen bytes hold those of two channels, in their lower and upper halves.
+
+    Both are taken to the upper halves, sixteen times the weights: so are all sums until they are requantized.
+    """
+
+    sixteenfold = True
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.taps, self.length = self.taps // 2, self.length // 2  # of weights, in bytes from here on
+
+    def pack_weights(self) -> np.ndarray:
+        pairs = super().pack_weights().reshape(-1, 2, 16).view(np.uint8)
+        return (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.uint8).view(np.int8).ravel()
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = super().start(index, channel, pixels, size)
+        for i in range(pixels * size):
+            self.k.store(acc, i, acc[i32(i)] * 16)
+        return acc
+
+    def _dot(
+        self, acc: Value, at: Value, weights: Value, tap: Value, lo: int, lanes: int, pixels: int, size: int
+    ) -> None:
+        k, wide = self.k, "int8x16"
+        xs = self._inputs(at + tap, wide, lanes, pixels)
+        for j in range(0, size, 2):
+            block = weights + j // LANES * (self.taps * LANES)
+            both = k.let(self._weights(block + (tap + lo) * (LANES // 2) + j % LANES * 8), "wv", wide)
+            lower = tirx.shift_left(both, splat(tirx.const(4, "int8"), lanes))
+            upper = tirx.bitwise_and(both, splat(tirx.const(-16, "int8"), lanes))
+            for n, half in ((j, lower), (j + 1, upper)):
+                w = k.let(half, "wn", wide)
+                for p, x in enumerate(xs):
+                    value = acc[i32(p * size + n)]
+                    total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, value, x, w)
+                    k.store(acc, p * size + n, total)
 
 
 class _Outer(OuterProducts, _LaneOutputs):
@@ -247,7 +292,7 @@ _OTHER_OUTERS = tuple(
 )
 
 
-def conv_variants(conv: QuantizedConv) -> list[Variant]:
+def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first; none if a group's output channels are no multiple of four.
 
     Dot products serve input channels in multiples of eight, else outer products, which cannot round once.
@@ -262,6 +307,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
         rows = max(conv.window.tile_rows, 1)
         return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in blockings]
 
+    if packs_weights and of_four_bits(conv, 16):
+        return listed("nibbles", _NibbleDot, (DOT, *_OTHER_DOTS))
     outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if short else []
     if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
         return outers
@@ -275,4 +322,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)
-    return vector_elementwise(spec) if conv is None else conv_variants(conv)
+    return vector_elementwise(spec) if conv is None else conv_variants(conv, target.packs_weights)

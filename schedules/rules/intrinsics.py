@@ -67,7 +67,10 @@ def _smlalh(a: Value, b: Value, low: Value, high: Value) -> Value:
 
 
 def _word(address: Value) -> Value:
-    wide = str(pointee(address)[0].dtype).endswith("16")
+    source, index = pointee(address)
+    if str(source.dtype) == "int32":
+        return tirx.BufferLoad(source, [index])
+    wide = str(source.dtype).endswith("16")
     return tirx.reinterpret("int32", vector_load(address, 2 if wide else 4))
 
 
@@ -79,6 +82,10 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
 def _shift(word: Value) -> Value:
     """The shift, below 32, in the lowest byte of a word."""
     return tirx.bitwise_and(word, tirx.const(31, "int32"))
+
+
+def _upper_nibbles(word: Value) -> Value:
+    return tirx.bitwise_and(word, tirx.const(0xF0F0F0F0 - (1 << 32), "int32"))
 
 
 def _ssat8(value: Value) -> Value:
@@ -114,6 +121,8 @@ INTRINSICS = (
     Intrinsic("uxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtb16", _ror8(a))),
     Intrinsic("asr", lambda a, b: a >> _shift(b)),
     Intrinsic("lsl", lambda a, b: a << _shift(b)),
+    Intrinsic("upper_nibbles", lambda a: _upper_nibbles(a)),
+    Intrinsic("lower_nibbles", lambda a: _upper_nibbles(a << tirx.const(4, "int32"))),
     Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
     Intrinsic("ssat8_half", lambda a: _ssat8(a >> tirx.const(1, "int32"))),
@@ -203,6 +212,9 @@ TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { int32_t r; __asm("lsl %0, %1, %
 TC_INLINE int32_t tc_asr(int32_t a, int32_t b) { return a >> (b & 31); }
 TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { return (int32_t)((uint32_t)a << (b & 31)); }
 #endif
+/* the upper four bits of every byte, and the lower four in their place */
+TC_INLINE int32_t tc_upper_nibbles(int32_t a) { return (int32_t)((uint32_t)a & 0xf0f0f0f0u); }
+TC_INLINE int32_t tc_lower_nibbles(int32_t a) { return (int32_t)(((uint32_t)a << 4) & 0xf0f0f0f0u); }
 /* rounded twice, as C99 has it and other machines compute it; written out for the same reason */
 #if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4)
 TC_INLINE float tc_mlaf(float a, float b, float c) {

@@ -40,6 +40,15 @@ def paired(weights: np.ndarray) -> np.ndarray:
     return flat.reshape(weights.shape)
 
 
+def nibbles(weights: np.ndarray) -> np.ndarray:
+    """Pack weights in [-8, 8), int8 [count], a multiple of eight, as int32 [count / 8].
+
+    A word's bytes hold the first four in their lower halves, the others in their upper halves.
+    """
+    halves = (weights.reshape(-1, 2, 4) & 15).astype(np.uint8)
+    return (halves[:, 0] | halves[:, 1] << 4).astype(np.uint8).reshape(-1).view("<i4")
+
+
 def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """Pack as `interleave` does, but with the tail in groups of eight, too: `[rest / 8][block][8]`.
 

@@ -82,6 +82,19 @@ def blank(array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
+_MOST_SIXTEENTH = 1 << 27  # sums below it may be sixteen times as large
+
+
+def of_four_bits(conv: QuantizedConv, multiple: int) -> bool:
+    """Return True for a layer that kernels of weights of four bits take: its weights are in [-8, 8), its input channels a
+    multiple of `multiple`, and sixteen times its sums have 32 bits."""
+    plain = not (conv.depthwise or conv.parts or conv.unsigned or conv.window.tile_rows)
+    if not plain or conv.weights.shape[2] % multiple or conv.weights.min() < -8 or conv.weights.max() > 7:
+        return False
+    most = 2 * 8 * 255 * conv.weights[..., 0].size  # of products and the zero point's part
+    return int(np.abs(conv.bias.astype(np.int64)).max()) + most < _MOST_SIXTEENTH
+
+
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     """Read a convolution as a `QuantizedConv`; None for any other operator, and for forms unknown to the kernels.
 

@@ -15,6 +15,7 @@ class KernelTarget:
     core: Core = HOST
     backend: str = "llvm"  # "c" or "llvm"
     optimise: str = "balanced"  # objective of the choices: size, speed or balanced
+    small_weights: bool = False  # whether the network's file stores weights of four bits or fewer
     choices: tuple[tuple[str, str], ...] = ()  # (shape, variant chosen for it); other shapes get the default variant
 
     @property
@@ -33,6 +34,11 @@ class KernelTarget:
     def vectors(self) -> bool:
         """Return True if kernels may use vectors: the C back end cannot print them."""
         return self.core.mve and self.backend == "llvm"
+
+    @property
+    def packs_weights(self) -> bool:
+        """Return True if kernels keep weights that fit four bits so: the file does, or the flash counts most."""
+        return self.small_weights or self.optimise == "size"
 
     @property
     def tunable(self) -> bool:

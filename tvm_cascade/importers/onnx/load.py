@@ -39,6 +39,7 @@ from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.passes.small_weights import with_small_weights
 from tvm_cascade.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def load_model(
         from tvm_cascade.importers.onnx.halves import as_floats
         from tvm_cascade.importers.onnx.origin import OnnxFile
         from tvm_cascade.importers.onnx.qoperators import spell_out
+        from tvm_cascade.importers.onnx.small_integers import widened
         from tvm_cascade.importers.onnx.tables import with_tables
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
@@ -90,7 +92,8 @@ def load_model(
         _check_axes(path, model)
         given = in_order(path, model)
         file = OnnxFile(given) if origin is None else origin
-        model = spell_out(with_tables(as_floats(narrow_indices(given))))
+        wide = widened(path, given)
+        model = spell_out(with_tables(as_floats(narrow_indices(wide))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_control(expand_functions(path, model, shapes, known), shapes)
         model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
@@ -104,7 +107,8 @@ def load_model(
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
-        return _finished(path, file, model, imported, shapes)
+        read = _finished(path, file, model, imported, shapes)
+        return read if wide is given else with_small_weights(read)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first

@@ -1,10 +1,11 @@
 """Validated access to a TFLite flatbuffer, by subclasses of the classes that Relax's importer reads it through.
 
-The importer reads the file through the `tflite` package. Four defects there are corrected by subclassing its accessors, so
+The importer reads the file through the `tflite` package. Five defects there are corrected by subclassing its accessors, so
 that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
-alias), constants that lie behind the flatbuffer are found, `BuiltinCode` is the larger of the new and the old field (the
-package ignores the new one below 127, so PAD of a new file reads as ADD), and vectors that the file leaves out, such as the
-shape of a scalar, are empty (the package gives the number 0).
+alias), constants that lie behind the flatbuffer are found, constants of 4 and 2 bits, types that the package does not know,
+are read as int8 (LiteRT computes them so), `BuiltinCode` is the larger of the new and the old field (the package ignores the
+new one below 127, so PAD of a new file reads as ADD), and vectors that the file leaves out, such as the shape of a scalar,
+are empty (the package gives the number 0).
 
 Flatbuffers carry no checksum. `check_model` follows every offset that the importer will follow, within bounds on counts
 and sizes, before the importer sees the file.
@@ -35,6 +36,7 @@ _CODES = 6  # the slot of the operator codes in the table of a model
 _BEHIND = (6, 8)  # the slots of offset and size in the table of a buffer
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
+_SMALL = {17: 4, 19: 2}  # bits of the element types INT4 and INT2, which the package does not know
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
 ELEMENT_TYPES = {
     tflite.TensorType.FLOAT32: "float32",
@@ -80,7 +82,10 @@ class _Operator(tflite.Operator):
 
 
 class _Tensor(tflite.Tensor):
-    __slots__ = ("index", "names")
+    __slots__ = ("bits", "index", "names")
+
+    def Type(self) -> int:
+        return tflite.TensorType.INT8 if self.bits else super().Type()
 
     ShapeAsNumpy = _vector(tflite.Tensor.ShapeAsNumpy)
 
@@ -111,8 +116,23 @@ class _Buffer(tflite.Buffer):
         return np.frombuffer(self._tab.Bytes, "uint8", behind[1], behind[0]) if behind else super().DataAsNumpy()
 
 
+class _SmallIntegers(_Buffer):
+    """A buffer of constants of 4 or 2 bits, low bits first, whose values are given as int8."""
+
+    __slots__ = ("bits", "count")
+
+    def DataLength(self) -> int:
+        return self.count
+
+    def DataAsNumpy(self) -> np.ndarray:
+        shifts = np.arange(0, 8, self.bits, dtype="uint8")
+        packed = np.asarray(super().DataAsNumpy(), "uint8")
+        values = (packed[:, None] >> shifts << (8 - self.bits)).astype("uint8").reshape(-1)[: self.count]
+        return (values.view("int8") >> (8 - self.bits)).view("uint8")
+
+
 class _SubGraph(tflite.SubGraph):
-    __slots__ = ("names", "tensors")
+    __slots__ = ("model", "names", "tensors")
 
     InputsAsNumpy = _vector(tflite.SubGraph.InputsAsNumpy)
     OutputsAsNumpy = _vector(tflite.SubGraph.OutputsAsNumpy)
@@ -123,7 +143,8 @@ class _SubGraph(tflite.SubGraph):
     def Tensors(self, j: int) -> _Tensor:
         if j not in self.tensors:
             tensor = self.tensors[j] = _as(_Tensor, super().Tensors(j))
-            tensor.names, tensor.index = self.names, j
+            tensor.names, tensor.index, tensor.bits = self.names, j, 0
+            self.model._note_small(tensor)
         return self.tensors[j]
 
 
@@ -131,18 +152,40 @@ class Model(tflite.Model):
     """`tflite.Model` with the defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
     are read once."""
 
-    __slots__ = ("_graphs", "_kinds")
+    __slots__ = ("_graphs", "_kinds", "_small")
 
     def Subgraphs(self, j: int) -> _SubGraph:
         if j not in self._graphs:
             plain = super().Subgraphs(j)
             graph = self._graphs[j] = _as(_SubGraph, plain)
-            graph.names, graph.tensors = _unique_names(plain), {}
+            graph.names, graph.tensors, graph.model = _unique_names(plain), {}, self
         return self._graphs[j]
 
     def Buffers(self, j: int) -> Any:
         plain = super().Buffers(j)
-        return None if plain is None else _as(_Buffer, plain)
+        if plain is None or j not in self._small:
+            return None if plain is None else _as(_Buffer, plain)
+        small = _as(_SmallIntegers, plain)
+        small.bits, small.count = self._small[j]
+        return small
+
+    @property
+    def small_constants(self) -> bool:
+        """Return True if the file has constants of 4 or 2 bits."""
+        return bool(self._small)
+
+    def _note_small(self, tensor: _Tensor) -> None:
+        """Note a constant of 4 or 2 bits, which is read as int8 from then on."""
+        bits, j = _SMALL.get(tensor.Type(), 0), tensor.Buffer()
+        buffer = self.Buffers(j) if bits and 0 <= j < self.BuffersLength() else None
+        if buffer is None or buffer.DataLength() == 0:
+            return
+        count = prod(int(d) for d in tensor.ShapeAsNumpy())
+        if j not in self._small:
+            held, name = buffer.DataLength(), tensor.names[tensor.index]
+            fits = held * 8 // bits >= count > (held - 1) * 8 // bits
+            _require(fits, f"tensor {name} of {count} elements has {held} bytes of data")
+        self._small[j], tensor.bits = (bits, count), bits
 
     def OperatorCodes(self, j: int) -> _OperatorCode:
         return _as(_OperatorCode, super().OperatorCodes(j))
@@ -166,7 +209,7 @@ def open_model(data: bytes) -> Model:
     if len(data) < 8 or data[4:8] != b"TFL3":
         raise MalformedModel("not a TFLite model (no TFL3 identifier)")
     model = Model()
-    model._graphs, model._kinds = {}, {}
+    model._graphs, model._kinds, model._small = {}, {}, {}
     try:
         model.Init(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
         check_model(model, len(data))
@@ -248,7 +291,7 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
             divides = bool(np.all(q.ScaleAsNumpy()))
             _require(divides, f"tensor {name} has a scale of 0: values are divided by it")
         return
-    _require(buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
+    _require(bool(tensor.bits) or buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
     buffer.DataAsNumpy()
     if tensor.Type() in _SIZED and tensor.Sparsity() is None:
         _require(

@@ -1,0 +1,141 @@
+"""Constants of four and two bits: read as the same values of eight, and kept in four bits by kernels that can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import flatbuffers
+import numpy as np
+import onnx
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from onnx import TensorProto, helper, numpy_helper
+
+import tvm_cascade
+from tvm_cascade.errors import LoadError
+from tvm_cascade.testing.tflite import ModelWriter
+
+WINDOW = {"strideH": 2, "strideW": 2, "dilationHFactor": 1, "dilationWFactor": 1, "fusedActivationFunction": 1}
+
+
+def packed(values: np.ndarray, bits: int = 4) -> bytes:
+    """The bytes of integers of four or two bits, low bits first."""
+    each = 8 // bits
+    whole = np.zeros(-(-values.size // each) * each, "uint8")
+    whole[: values.size] = values.reshape(-1).astype("uint8") & (1 << bits) - 1
+    return (whole.reshape(-1, each) << np.arange(0, 8, bits)).sum(axis=1).astype("uint8").tobytes()
+
+
+def network(path: Path, depth: int, channels: int, dtype: str = "int8", seed: int = 0) -> np.ndarray:
+    """Write a padded convolution and a dense layer of weights of four bits, stored as int8; return those of the first."""
+    random, writer = np.random.default_rng(seed), ModelWriter()
+    x = writer.activation((1, 9, 9, depth), dtype, 0.05, 3)
+    weights = random.integers(-8, 8, (channels, 3, 3, depth)).astype("int8")
+    scales = random.uniform(0.02, 0.05, channels).astype("float32")
+    bias = writer.tensor((channels,), "int32", 0.05 * scales, data=random.integers(-800, 800, channels).astype("int32"))
+    kernel = writer.tensor(weights.shape, "int8", scales, data=weights, name="kernel")
+    y = writer.tensor((1, 5, 5, channels), dtype, 0.3, -5)
+    writer.operator("CONV_2D", [x, kernel, bias], [y], "Conv2DOptions", **WINDOW)
+    path.write_bytes(writer.finish())
+    return weights
+
+
+def with_small(source: Path, target: Path, values: np.ndarray, kind: int, bits: int, data: bytes | None = None) -> None:
+    """Write the network again with its kernel in another element type."""
+    model = schema.ModelT.InitFromPackedBuf(source.read_bytes(), 0)
+    (tensor,) = [t for t in model.subgraphs[0].tensors if t.name == b"kernel"]
+    tensor.type = kind
+    model.buffers[tensor.buffer].data = np.frombuffer(packed(values, bits) if data is None else data, "uint8")
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    target.write_bytes(builder.Output())
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("target", ("cortex-m4", "cortex-m0plus", "cortex-m55", "riscv32"))
+@pytest.mark.parametrize(("depth", "channels"), [(16, 32), (5, 7)])
+def test_they_compute_what_eight_bits_do(
+    target: str, depth: int, channels: int, emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    plain, small = tmp_path / "plain.tflite", tmp_path / "small.tflite"
+    weights = network(plain, depth, channels)
+    with_small(plain, small, weights, 17, 4)
+    made = {p.stem: tvm_cascade.compile(p, target=target, output=tmp_path / p.stem) for p in (plain, small)}
+    assert tvm_cascade.run(tmp_path / "small", check=plain).to_dict()["match"] is True
+    assert made["plain"].plan.peak == made["small"].plan.peak
+    saved = sum(op.weight_bytes for op in made["plain"].plan.graph.ops) - sum(
+        op.weight_bytes for op in made["small"].plan.graph.ops
+    )
+    packs = target in ("cortex-m4", "cortex-m55") and depth == 16
+    assert saved == (weights.size // 2 if packs else 0)
+
+
+@pytest.mark.emulator
+def test_eight_bits_that_fit_four_are_packed_for_size(emulator: None, quick_host: None, tmp_path: Path) -> None:
+    weights = network(tmp_path / "plain.tflite", 16, 32)
+    told = [
+        tvm_cascade.compile(tmp_path / "plain.tflite", target="cortex-m4", output=tmp_path / how, optimise=how)
+        for how in ("balanced", "size")
+    ]
+    balanced, size = (sum(op.weight_bytes for op in made.plan.graph.ops) for made in told)
+    assert (
+        balanced - size == weights.size // 2
+        and tvm_cascade.run(tmp_path / "size", check=tmp_path / "plain.tflite").to_dict()["match"] is True
+    )
+
+
+def test_two_bits_are_read(tmp_path: Path) -> None:
+    plain, small = tmp_path / "plain.tflite", tmp_path / "small.tflite"
+    network(plain, 8, 4)
+    weights = np.random.default_rng(1).integers(-2, 2, (4, 3, 3, 8)).astype("int8")
+    with_small(plain, plain, weights, 9, 8, weights.tobytes())
+    with_small(plain, small, weights, 19, 2)
+    read = [tvm_cascade.load(str(p))["main"].without_attr("cascade_small_weights") for p in (plain, small)]
+    assert str(read[0]) == str(read[1])
+
+
+def test_bytes_that_do_not_hold_the_elements_are_refused(tmp_path: Path) -> None:
+    weights = network(tmp_path / "plain.tflite", 16, 32)
+    with_small(tmp_path / "plain.tflite", tmp_path / "short.tflite", weights, 17, 4, packed(weights)[:-1])
+    with pytest.raises(LoadError, match="tensor kernel of 4608 elements has 2303 bytes"):
+        tvm_cascade.load(str(tmp_path / "short.tflite"))
+
+
+def onnx_network(path: Path, kind: str, form: str, scales_of: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Write a product by dequantized constants; return its input and its output."""
+    random, (depth, units) = np.random.default_rng(3), (32, 10)
+    low, high = {"INT4": (-8, 8), "UINT4": (0, 16)}[kind]
+    shape = {"tensor": (), "axis": (units,), "block": (depth // scales_of, units)}[form]
+    values, zeros = random.integers(low, high, (depth, units)), random.integers(0, 8, shape)
+    scales = random.uniform(0.01, 0.03, shape).astype("float32")
+    element = getattr(TensorProto, kind)
+    weights = helper.make_tensor("w", element, values.shape, packed(values), raw=True)
+    offset = helper.make_tensor("z", element, shape, packed(np.asarray(zeros)), raw=True)
+    attributes = {"axis": {"tensor": 0, "axis": 1, "block": 0}[form], **({"block_size": 16} if form == "block" else {})}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["real"], **attributes),
+        helper.make_node("MatMul", ["x", "real"], ["y"]),
+    ]
+    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, d]) for n, d in (("x", depth), ("y", units))]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], [weights, offset, numpy_helper.from_array(scales, "s")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    x = random.standard_normal((1, depth)).astype("float32")
+    if scales_of != 16:
+        return x, x
+    wide = [np.repeat(a, 16, 0) if form == "block" else a for a in (scales, zeros)]
+    return x, x @ ((values - wide[1]).astype("float32") * wide[0])
+
+
+@pytest.mark.parametrize("kind", ("INT4", "UINT4"))
+@pytest.mark.parametrize("form", ("tensor", "axis", "block"))
+def test_onnx_constants_by_tensor_axis_and_block(kind: str, form: str, tmp_path: Path) -> None:
+    x, expected = onnx_network(tmp_path / "net.onnx", kind, form)
+    tvm_cascade.compile(tmp_path / "net.onnx", target="host", output=tmp_path / "p")
+    outputs = tvm_cascade.run(tmp_path / "p", inputs={"x": x}).outputs
+    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    onnx_network(tmp_path / "net.onnx", "INT4", "block", scales_of=8)
+    with pytest.raises(LoadError, match="blocks of 16 along axis 0"):
+        tvm_cascade.load(str(tmp_path / "net.onnx"))

@@ -1,0 +1,69 @@
+"""ONNX constants of 4 and 2 bits as constants of 8: the same values, which every kernel takes.
+
+Constants that are dequantized by blocks become the floats that DequantizeLinear defines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.onnx.folding import copied
+from tvm_cascade.messages import printable
+
+_WIDENED = {"INT4": "int8", "UINT4": "uint8", "INT2": "int8", "UINT2": "uint8"}
+_SMALL = {getattr(TensorProto, name): wide for name, wide in _WIDENED.items() if hasattr(TensorProto, name)}
+_BITS = {getattr(TensorProto, name): int(name[-1]) for name in _WIDENED if hasattr(TensorProto, name)}
+
+
+def widened(path: Any, model: Any) -> Any:
+    """Return `model` with constants of 8 bits in place of those of 4 and 2; itself without any.
+
+    Raises `LoadError` for constants whose bytes are not those of their shape, and for blocks that do not divide them.
+    """
+    tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
+    blocked = any(a.name == "block_size" and a.i for n in model.graph.node for a in n.attribute)
+    if not blocked and not any(t.data_type in _SMALL for t in tensors):
+        return model
+    made = copied(model)
+    for tensor in (*made.graph.initializer, *(a.t for n in made.graph.node for a in n.attribute if a.HasField("t"))):
+        if tensor.data_type in _SMALL:
+            tensor.CopyFrom(numpy_helper.from_array(_values(path, tensor), tensor.name))
+    return _without_blocks(path, made)
+
+
+def _values(path: Any, tensor: Any) -> np.ndarray:
+    """Return the values of a tensor of 4 or 2 bits, as int8 or uint8."""
+    count, bits = int(np.prod(tensor.dims, dtype=np.int64)), _BITS[tensor.data_type]
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != -(-count * bits // 8):
+        what = f"{len(tensor.raw_data)} bytes for {count} elements of {bits} bits"
+        raise LoadError(path, f"constant {printable(tensor.name)} has {what}")
+    return numpy_helper.to_array(tensor).astype(_SMALL[tensor.data_type])
+
+
+def _without_blocks(path: Any, model: Any) -> Any:
+    """Replace, in place, constants that are dequantized by blocks along an axis by their real values."""
+    from onnx import helper
+
+    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    known |= {n.output[0]: numpy_helper.to_array(a.t) for n in model.graph.node if n.op_type == "Constant"
+              for a in n.attribute if a.name == "value"}  # fmt: skip
+    for node in model.graph.node:
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        size = given.get("block_size", 0)
+        if node.op_type != "DequantizeLinear" or not size or any(name and name not in known for name in node.input):
+            continue
+        values, scales, *zeros = (known[name] for name in node.input if name)
+        axis = int(given.get("axis", 1)) % values.ndim
+        if scales.shape[axis] != -(-values.shape[axis] // size) or scales.ndim != values.ndim:
+            what = f"blocks of {size} along axis {axis} of shape {list(values.shape)} have scales of shape {list(scales.shape)}"
+            raise LoadError(path, f"constant {printable(node.input[0])}: {what}")
+        wide = [np.repeat(a, size, axis).take(range(values.shape[axis]), axis) for a in (scales, *zeros)]
+        centred = values.astype("int32") - (wide[1].astype("int32") if zeros else 0)
+        real = centred.astype(scales.dtype) * wide[0]
+        made = helper.make_node("Constant", [], list(node.output), value=numpy_helper.from_array(real), name=node.name)
+        node.CopyFrom(made)
+    return model
