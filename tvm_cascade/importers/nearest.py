@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 _ROUNDINGS: Mapping[str, Callable[[float], int]] = MappingProxyType(
     {
@@ -19,7 +23,7 @@ NEAREST_MODES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "al
 
 
 def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: str) -> list[int]:
-    """The index along an axis of `extent` elements that each of `size` outputs reads.
+    """The index along an axis of `extent` elements that each of `size` outputs reads, in float32 as ONNX Runtime computes it.
 
     Parameters
     ----------
@@ -35,13 +39,25 @@ def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: s
     """
     if mode not in NEAREST_MODES:
         raise ValueError(f"a nearest resize of mode {mode}")
+    real = _places(extent, size, scale, mode, np.float32)
+    return [min(max(_ROUNDINGS[rounding](float(v)), 0), extent - 1) for v in real]
+
+
+def ratio_decides(extent: int, size: int, scale: float, mode: str, rounding: str) -> bool:
+    """Return True if exact arithmetic with the ratio of sizes finds the elements that `nearest_sources` names."""
+    real = _places(extent, size, Fraction(size, extent), mode, Fraction)
+    exact = [min(max(_ROUNDINGS[rounding](v), 0), extent - 1) for v in real]
+    return exact == nearest_sources(extent, size, scale, mode, rounding)
+
+
+def _places(extent: int, size: int, scale: Any, mode: str, number: Callable[[Any], Any]) -> list[Any]:
+    """Compute the place in the input of each output, in the arithmetic of `number`."""
+    at, by, half = [number(i) for i in range(size)], number(scale), number(1) / 2
     if mode == "half_pixel_symmetric":
-        centre = extent / 2 * (1 - size / (scale * extent))
-        real = [centre + (i + 0.5) / scale - 0.5 for i in range(size)]
-    elif mode == "align_corners":
-        real = [i * (extent - 1) / (size - 1) if size > 1 else 0.0 for i in range(size)]
-    elif mode == "asymmetric":
-        real = [i / scale for i in range(size)]
-    else:
-        real = [0.0 if mode == "pytorch_half_pixel" and size == 1 else (i + 0.5) / scale - 0.5 for i in range(size)]
-    return [min(max(_ROUNDINGS[rounding](v), 0), extent - 1) for v in real]
+        centre = half * extent * (1 - number(size) / (by * extent))
+        return [centre + (i + half) / by - half for i in at]
+    if mode == "align_corners":
+        return [i * (extent - 1) / max(size - 1, 1) for i in at]
+    if mode == "asymmetric":
+        return [i / by for i in at]
+    return [(i + half) / by - half if mode == "half_pixel" or size > 1 else number(0) for i in at]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
-from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
+from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources, ratio_decides
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
 
@@ -86,10 +86,13 @@ def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
         how == "align_corners" and min((a.size for a in moved.values()), default=2) == 1
     )  # the importer divides by zero
     special = attrs.get("antialias") or how not in _PLAIN or one
+    rounding = text(attrs, "nearest_mode", "round_prefer_floor")
+    if mode == "nearest" and not special:
+        special = not all(ratio_decides(a.extent, a.size, a.scale, how, rounding) for a in moved.values())
     if len(axes) in (3, 4, 5) and min(moved, default=2) > 1 and not special and all(a.plain for a in axes):
         return None
     if mode == "nearest":
-        return _gathered(bb, inputs[0], moved, how, text(attrs, "nearest_mode", "round_prefer_floor"))
+        return _gathered(bb, inputs[0], moved, how, rounding)
     return _weighed(bb, inputs[0], moved, attrs, how, mode)
 
 
