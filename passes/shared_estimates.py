@@ -28,7 +28,7 @@ class SharedEstimates:
         self._known: dict[Hashable, tuple[Work, float]] = {}  # of kernels alone; the cycles of an instruction
 
     def count(self, plan: Plan, sites: Sequence[Site | None], kinds: Sequence[Hashable]) -> list[Work]:
-        """Return the estimated work of one inference, by operator.
+        """Return the estimated work of an inference, by operator.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The rows (or columns) of one input read by output row `y`.
+    """The rows (or columns) of an input read by output row `y`.
 
     Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`.
     Taps outside the tensor are padding and read nothing. With `stride == 0` every output row reads the same window,
@@ -110,7 +110,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The size of the output part computed in a step (one kernel call).
+    """The size of the output part computed in a step (a kernel call).
 
     The last tile along an axis is smaller if the tile size does not divide the axis.
     """
@@ -268,7 +268,7 @@ class Graph:
 
     @property
     def macs(self) -> int:
-        """Return the multiply-accumulates of one inference."""
+        """Return the multiply-accumulates of an inference."""
         return sum(op.macs for op in self.ops)
 
     @property

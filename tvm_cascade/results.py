@@ -158,17 +158,17 @@ class PlanResult:
 
     @property
     def cycles(self) -> int:
-        """Return the estimated cycles of one inference: arithmetic, and accesses to the named memories."""
+        """Return the estimated cycles of an inference: arithmetic, and accesses to the named memories."""
         return self.estimate.cycles
 
     @property
     def milliseconds(self) -> float | None:
-        """Return the estimated time of one inference at the given clock; None without a clock."""
+        """Return the estimated time of an inference at the given clock; None without a clock."""
         return self._time_of(self.cycles)
 
     @property
     def millijoules(self) -> float | None:
-        """Return the estimated energy of one inference; None without a clock and the core's power."""
+        """Return the estimated energy of an inference; None without a clock and the core's power."""
         return Cost(self.cycles, self.clock, self.watts).millijoules
 
     @property

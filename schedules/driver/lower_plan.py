@@ -1,6 +1,6 @@
 """Lowering a plan to TIR: the driver function, which calls the kernels in the order of the plan's traces.
 
-The driver is TIR like the kernels, so the C and the LLVM back end compile the same program. A segment of one operator
+The driver is TIR like the kernels, so the C and the LLVM back end compile the same program. A segment of an operator
 becomes a loop over its steps. A segment of several operators replays its trace, compressed to a table of operator numbers
 in flash (`schedules.driver.trace`): code size does not grow with rows, pixels or stripes. Step counters are in the arena.
 """

@@ -1,7 +1,7 @@
 """Row tables: the start of each kernel row of a step's window in the input's storage, and the filling functions.
 
 In a ring of pixels, each kernel row of a window is a run of pixels, and as the ring is larger than the window, at most
-one run wraps around the ring's end. Every run's offset goes into a table in scratch; the wrapping run is copied behind
+a run wraps around the ring's end. Every run's offset goes into a table in scratch; the wrapping run is copied behind
 the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one kernel row
 instead of the window (`cascading.row_tables`). A row in a stripe's ring has all columns the stripe needs: no run wraps,
 nothing is copied.

@@ -78,7 +78,7 @@ SegmentUsers = tuple[tuple[int, bool], ...]  # producers or readers of a tensor 
 
 
 class AccessTables:
-    """The access tables of one graph, computed on demand and cached.
+    """The access tables of a graph, computed on demand and cached.
 
     Parameters
     ----------

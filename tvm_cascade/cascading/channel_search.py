@@ -38,7 +38,7 @@ def asked(options: PlanOptions) -> bool:
 
 
 class ChannelSearch:
-    """The segment costs in two searches of one graph: without channel tiling, and with every block in the most groups."""
+    """The segment costs in two searches of a graph: without channel tiling, and with every block in the most groups."""
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
         self.graph, self.options = graph, options

@@ -18,7 +18,7 @@ from tvm_cascade.graph import Tile
 
 
 class RingSizes:
-    """Ring sizes of one graph, by tensor and tile."""
+    """Ring sizes of a graph, by tensor and tile."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables

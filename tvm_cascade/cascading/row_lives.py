@@ -105,7 +105,7 @@ class RowLives:
         return self._written_over(cascade, at, found) if self.overlap else tuple(found)
 
     def _of_tensor(self, cascade: Cascade, at: dict[int, Units], t: int, j: int, units: int | None) -> Lives:
-        """Return the lives of one tensor; `units`: rows stored if the segment makes the tensor, else None."""
+        """Return the lives of a tensor; `units`: rows stored if the segment makes the tensor, else None."""
         tables, end = self.tables, len(cascade.trace)
         readers = cascade.readers(t)
         rows = np.arange(tables.tensor_rows[t], dtype=np.int64)

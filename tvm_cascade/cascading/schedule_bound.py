@@ -74,7 +74,7 @@ class _Node:
 
 
 class _Pebbles:
-    """The tree of one graph."""
+    """The tree of a graph."""
 
     def __init__(self, graph: Graph, streamed: frozenset[int]) -> None:
         self.graph, self.streamed = graph, streamed

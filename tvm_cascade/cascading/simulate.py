@@ -39,7 +39,7 @@ class Cascade:
         self._steps: dict[int, Steps] = {}
 
     def steps(self, op: int) -> Steps:
-        """Return the steps of one member."""
+        """Return the steps of a member."""
         if op not in self._steps:
             self._steps[op] = self.tables.steps(op, self.tile, op in self.accumulating)
         return self._steps[op]

@@ -13,7 +13,7 @@ from tvm_cascade.cores.step_model import StepModel
 
 
 def instructions(plan: Plan, options: PlanOptions) -> float | None:
-    """Return the estimated instructions of one inference; None if the core's are unknown."""
+    """Return the estimated instructions of an inference; None if the core's are unknown."""
     if options.steps is None:
         return None
     counted = None if options.price is None or options.draft else options.price(plan)

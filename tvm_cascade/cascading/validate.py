@@ -75,7 +75,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
 
 
 def _run(memory: Memory, s: int, segment: Segment) -> int:
-    """Replay one segment; returns the multiply-accumulates executed."""
+    """Replay a segment; returns the multiply-accumulates executed."""
     plan = memory.plan
     counts = Counter(segment.trace)
     for o in segment.ops:
@@ -248,7 +248,7 @@ def _tile(task: _Task, k: int) -> Area:
 
 
 def _step(memory: Memory, step: _Step) -> None:
-    """Replay one step: check the inputs' tags, write the output's tags."""
+    """Replay a step: check the inputs' tags, write the output's tags."""
     plan, task, op, k = memory.plan, step.task, step.task.op, step.k
     wanted, outputs = _areas(memory, step)
     scratch = _scratch(plan, step, wanted)

@@ -65,7 +65,7 @@ def largest_gaps(want: Arrays, have: Arrays) -> dict[str, float]:
 
 
 def _compare(name: str, want: np.ndarray, have: np.ndarray, allowed: float) -> Verdict:
-    """Compare one output."""
+    """Compare an output."""
     is_float = want.dtype.kind == "f"
     if want.shape != have.shape or is_float != (have.dtype.kind == "f"):
         ours, theirs = (f"{a.dtype}{list(a.shape)}" for a in (have, want))

@@ -53,7 +53,7 @@ def packed(model: Model) -> bytes:
 
 
 class _Editor:
-    """Editor for the operators of one subgraph."""
+    """Editor for the operators of a subgraph."""
 
     def __init__(self, schema: Any, model: Model, graph: Any) -> None:
         self.schema, self._model, self._graph = schema, model, graph

@@ -78,7 +78,7 @@ class OnnxReference:
         return "; ".join([f"ONNX Runtime refuses it: {self._refusal}", *wrong])
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Run one inference and return outputs by name.
+        """Run an inference and return outputs by name.
 
         Raises `MissingToolError` if the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` if
         both refuse the model.

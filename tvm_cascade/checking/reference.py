@@ -45,19 +45,19 @@ class Reference(Protocol):
         ...
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Run one inference and return outputs by name; buffers and variables keep the values left by the previous
+        """Run an inference and return outputs by name; buffers and variables keep the values left by the previous
         inference.
         """
         ...
 
     def anew(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Run one inference from the initial buffers and variables, and return outputs by name."""
+        """Run an inference from the initial buffers and variables, and return outputs by name."""
         ...
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Reference outputs of one inference, named as in the model."""
+    """Reference outputs of an inference, named as in the model."""
 
     outputs: Arrays
     by: str = ""  # what computed them
@@ -83,7 +83,7 @@ def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None) -> 
 
 
 def reference_outputs(path: Path, inputs: Arrays, scales: Scales | None = None) -> Expected:
-    """Return the outputs of one inference. Raises as `open_reference`."""
+    """Return the outputs of an inference. Raises as `open_reference`."""
     reference = open_reference(path, inputs, scales)
     outputs = reference.run(inputs)
     return Expected(outputs, reference.by, reference.note)
@@ -224,12 +224,12 @@ class LiteRtReference:
         return any(d["dtype"] in (np.int8, np.uint8, np.int16) for d in details)
 
     def anew(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one inference from the initial variables, and return outputs by name."""
+        """Run an inference from the initial variables, and return outputs by name."""
         self.interpreter.reset_all_variables()
         return self.run(inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one inference and return outputs by name; variables keep the values left by the previous inference."""
+        """Run an inference and return outputs by name; variables keep the values left by the previous inference."""
         inputs = as_floats(inputs, self._floats, self._scales)
         _require_same(self._path, self._forms, inputs)
         for name, detail in self._details.items():

@@ -25,7 +25,7 @@ class TurnedReference:
             self._session, self._model = onnx_evaluator(path, rng, spelled=True), read_model(path)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Run one inference and return outputs by name; raises whatever an operator fails with."""
+        """Run an inference and return outputs by name; raises whatever an operator fails with."""
         inputs = as_floats(inputs, self._floats, self._scales)
         if self._path.suffix == ".pt2":
             return run_turned(self._path, inputs, self._rng)

@@ -1,4 +1,4 @@
-"""The commands `allocate`, `order`, `stages` and `optimize`, which run one search each."""
+"""The commands `allocate`, `order`, `stages` and `optimize`, which run a search each."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def print_c(mod: tvm.IRModule) -> str:
 
 
 def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
-    """Print one function, without calls to others, as C. The cache ignores the function's name in this network."""
+    """Print a function, without calls to others, as C. The cache ignores the function's name in this network."""
     unnamed = func.with_attr("global_symbol", _ANY_NAME)
 
     def printed() -> str:
@@ -245,7 +245,7 @@ def emit_network(
     copied: CopiedWeights | None = None,
     cache: Cache = NO_CACHE,
 ) -> EmittedNetwork:
-    """Emit the files of one network: header, source, weights, and for a `target` the object file with the kernels.
+    """Emit the files of a network: header, source, weights, and for a `target` the object file with the kernels.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Write the compiled folder of one network from a plan: C files, linked image, host program (`emit.host`), metadata."""
+"""Write the compiled folder of a network from a plan: C files, linked image, host program (`emit.host`), metadata."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _block(*lines: str) -> str:
 
 
 def _serial_source(network: Network) -> str:
-    """Write the serial server of one network in C: addresses and sizes of whole tensors, callbacks for streamed
+    """Write the serial server of a network in C: addresses and sizes of whole tensors, callbacks for streamed
     tensors.
     """
     upper, streamed = network.name.upper(), _streamed(network)

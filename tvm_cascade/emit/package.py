@@ -235,7 +235,7 @@ def common_values(package: Package) -> dict[str, str]:
 
 
 def _call(network: Network, hearing: Hearing | None) -> str:
-    """Write the C function `call_<name>` of an example, which runs one inference, after callbacks for streamed inputs.
+    """Write the C function `call_<name>` of an example, which runs an inference, after callbacks for streamed inputs.
 
     With a front end the function listens, and runs once per set of rows.
     """

@@ -1,6 +1,6 @@
 """Deduplication of weights: constants common to several networks in an image are stored once.
 
-Two heads over one backbone, or one network in two plans, have equal weights, packed equally for equal kinds of kernels.
+Two heads over one backbone, or a network in two plans, have equal weights, packed equally for equal kinds of kernels.
 Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the rest are laid out again
 without gaps, and pointers in the driver, which is C with either back end, are updated. Tables indexed by the driver are
 not moved.

@@ -20,7 +20,7 @@ from tvm_cascade.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes moved between chip and outside over one inference."""
+    """Bytes moved between chip and outside over an inference."""
 
     read: int  # intermediates and inputs fetched again
     written: int  # intermediates written back

@@ -74,7 +74,7 @@ class Options:
 
 
 class StageCost(Protocol):
-    """Prices the stages of one block."""
+    """Prices the stages of a block."""
 
     @property
     def fork_ms(self) -> float:

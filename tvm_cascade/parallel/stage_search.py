@@ -1,4 +1,4 @@
-"""The inter-operator scheduler: the cheapest schedule of one block (IOS, Algorithm 1).
+"""The inter-operator scheduler: the cheapest schedule of a block (IOS, Algorithm 1).
 
 `cost[S] = min over endings S' of S of cost[S - S'] + stage(S')`, over all states S from small to large. We deviate:
 
@@ -102,7 +102,7 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
 
 
 class _Solver:
-    """Solves the recurrence over one search space; stage costs are cached from one call of `solve` to the next."""
+    """Solves the recurrence over a search space; stage costs are cached from one call of `solve` to the next."""
 
     def __init__(self, space: Pairs, pricer: Pricer, limits: Bounds) -> None:
         self._space, self._pricer, self._limits = space, pricer, limits

@@ -23,7 +23,7 @@ from tvm_cascade.schema.plan import Estimated
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimated costs of one inference."""
+    """Estimated costs of an inference."""
 
     calls: int  # of kernels; exact
     instructions: int

@@ -93,7 +93,7 @@ def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def random_input(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    """Draw one input."""
+    """Draw an input."""
     dtype, domain = np.dtype(spec.dtype), spec.domain or Domain()
     if dtype.kind in "iu":
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if spec.extent is None else (0, spec.extent - 1)

@@ -233,7 +233,7 @@ def _record(memories: int) -> struct.Struct:
 
 
 def _record_bytes(interface: Runnable) -> int:
-    """Return the bytes one inference writes into results.bin."""
+    """Return the bytes an inference writes into results.bin."""
     return _record(len(interface.arrays)).size + sum(spec.bytes for spec in interface.outputs)
 
 

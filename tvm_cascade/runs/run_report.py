@@ -17,7 +17,7 @@ from tvm_cascade.sizes import megahertz
 
 @dataclass(frozen=True)
 class RunReport:
-    """Measurements of one inference, sizes in bytes. None if the board cannot measure or no reference was asked for."""
+    """Measurements of an inference, sizes in bytes. None if the board cannot measure or no reference was asked for."""
 
     board: str
     outputs: Mapping[str, np.ndarray]

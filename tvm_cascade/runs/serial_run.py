@@ -118,7 +118,7 @@ def _check_network(link: SerialLink, interface: Interface) -> None:
 
 
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, select: int | None) -> Inference:
-    """Run one inference; start over, at most `_STARTS` times in all, if the board has lost inputs or run."""
+    """Run an inference; start over, at most `_STARTS` times in all, if the board has lost inputs or run."""
     whole, rows = _split(interface, data)
     for _ in range(1 if interface.states else _STARTS):  # a board that has lost its inputs has lost its states
         if select is not None:

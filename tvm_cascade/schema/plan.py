@@ -22,7 +22,7 @@ class Bounds(TypedDict):
 
 
 class Estimated(TypedDict, total=False):
-    """Estimated costs of one inference."""
+    """Estimated costs of an inference."""
 
     estimated_instructions: Annotated[Count, "Instructions of one inference"]
     estimated_traffic_bytes: Annotated[Bytes, "Read and written by kernels"]

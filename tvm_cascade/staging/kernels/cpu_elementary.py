@@ -92,7 +92,7 @@ def vectorizable(func: PrimFunc) -> PrimFunc:
 
 
 class _Writer:
-    """Replaces the calls of one kernel."""
+    """Replaces the calls of a kernel."""
 
     def __init__(self) -> None:
         self._blocks: list[list[Any]] = []  # what is to be allocated in the blocks around

@@ -34,7 +34,7 @@ FILE = "stage_kernels.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The result of tuning one kernel."""
+    """The result of tuning a kernel."""
 
     kernel: str  # digest of the unscheduled kernel
     shapes: str  # of its parameters, for human readers

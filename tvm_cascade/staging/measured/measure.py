@@ -94,7 +94,7 @@ class NetworkRunner(ABC):
 
 
 class CpuRunner(NetworkRunner):
-    """A `cost.interface.Runner` for the operators of one network."""
+    """A `cost.interface.Runner` for the operators of a network."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ _LEAST_MS = 1e-4  # of a copy, after subtraction
 
 
 class CudaRunner(NetworkRunner):
-    """A `cost.interface.Runner` for the operators of one network."""
+    """A `cost.interface.Runner` for the operators of a network."""
 
     def __init__(
         self,
