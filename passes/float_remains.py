@@ -9,9 +9,11 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, is_constant, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import attributes, dtype_of, is_constant, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
+from tvm_cascade.passes.islands.reader import is_dequantize
 from tvm_cascade.passes.relax_functions import bindings_of
+from tvm_cascade.program.quant import NotLowered
 
 REMAINS_ATTR = "cascade_float_remains"
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -91,7 +93,7 @@ def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
     """
     while isinstance(value, relax.Var) and value in values:
         value = values[value]
-    if name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape"):
+    if is_dequantize(value) or name_of(value) in ("relax.permute_dims", "relax.reshape"):
         return _is_constant(value.args[0], values)
     return is_constant(value) or name_of(value) == "relax.zeros"
 

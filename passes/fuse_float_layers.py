@@ -20,7 +20,7 @@ from math import inf, prod
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, number_of, shape_of
+from tvm_cascade.passes.integer.expressions import dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.untyped import (
     Binding,
     Call,
@@ -38,6 +38,7 @@ from tvm_cascade.passes.integer.untyped import (
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.max_pools import largest
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
+from tvm_cascade.program.quant import NotLowered
 
 _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
 

@@ -1,6 +1,7 @@
 """`LowerQuantized`: lowers quantized islands to integer operators that equal TFLite's reference kernels bit for bit.
 
-An island is an operator between the dequantizes of its inputs and the quantize of its output. Requires a module as
+The operators of a program (`program.operator`) are lowered one by one, by the function of a table that has their kind.
+Requires a module as
 `frontend.load` returns it, before other passes: FoldConstant would turn integer weights into floats, and
 EliminateCommonSubexpr would share dequantizes between islands. Ensures that every lowered function is one dataflow block
 in which every integer operator is a `call_tir` of a PrimFunc whose attributes describe the operator; views stay
@@ -18,30 +19,35 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_cascade.operators.fixed_point import activation_range
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
 
 # the modules below are imported to register their lowering functions
 from tvm_cascade.passes.integer import (  # noqa: F401
     comparisons,
+    convolution,
     elementwise,
+    gathering,
+    l2_normalization,
     log_softmax,
     lookup,
+    pooling,
+    prelu,
     reduction,
     roots,
+    softmax,
     wide_numbers,
 )
-from tvm_cascade.passes.integer import island as integer
-from tvm_cascade.passes.integer.activations import activation_range
 from tvm_cascade.passes.integer.chains import lower_chain
-from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
+from tvm_cascade.passes.integer.data_movement import transpose_axes, transposed
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, name_of, number_of, shape_of
-from tvm_cascade.passes.integer.island import STORED_TYPES, TRANSPOSE, VIEWS, Island, Output, Reader
-from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+from tvm_cascade.passes.integer.expressions import attributes, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize, lower_sign
 from tvm_cascade.passes.integer.signed import signed_variables
-from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
+from tvm_cascade.passes.integer.task import DIRECT, FLOAT, INDEX, QUANTIZED, TESTS, WIDE, Output, Registry, Task
+from tvm_cascade.passes.integer.untyped import Binding, Function, Module, Value, ir, relax
+from tvm_cascade.passes.islands.reader import TRANSPOSE, VIEWS, is_boundary, read_operators
 from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import (
     bindings_of,
@@ -51,6 +57,9 @@ from tvm_cascade.passes.relax_functions import (
     without_dead_code,
 )
 from tvm_cascade.passes.static_regions import has_blocks, loses_calls_out
+from tvm_cascade.program.operator import Operator, Quantized
+from tvm_cascade.program.operator import Value as Held
+from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant
 from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
@@ -65,10 +74,10 @@ class LowerQuantized(CascadePass):
     Works on every module: functions that it cannot read are not changed, and the logger `tvm_cascade` gives the reason.
     A lowered module keeps its source in an attribute (`lowered_source`), which `Cascade` removes.
 
-    Before::
+    Before, what one operator of a file has become in Relax (`passes.islands`)::
 
-        a = R.dequantize(x, scale_x, zero_x)
-        b = R.nn.conv2d(a, R.dequantize(w, scale_w, zero_w), data_layout="NHWC", kernel_layout="HWIO")
+        a, v = real numbers of x and of the weights w
+        b = R.nn.conv2d(a, v, data_layout="NHWC", kernel_layout="HWIO")
         c = R.quantize(b, scale_c, zero_c, out_dtype="int8")
 
     After, with no float tensor left::
@@ -123,7 +132,7 @@ def holds_quantized(func: Function) -> bool:
     """Whether a function quantizes or dequantizes anything, in branches too."""
     calls: list[Value] = []
     relax.analysis.post_order_visit(func, calls.append)
-    return any(name_of(c) in ("relax.quantize", "relax.dequantize") for c in calls)
+    return any(is_boundary(c) for c in calls)
 
 
 def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
@@ -140,6 +149,11 @@ def holds_integers(mod: Module) -> bool:
     return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 
 
+_UNQUANTIZED: tuple[tuple[Registry, str | None], ...] = (  # by the type of results, None: any
+    (INDEX, None), (FLOAT, "float32"), (TESTS, "bool"), (WIDE, "int64"),
+)  # fmt: skip
+
+
 class _Lowering:
     """Rebuilds one function binding by binding, with its islands lowered."""
 
@@ -147,8 +161,11 @@ class _Lowering:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
         self.bindings = bindings_of(self.func)
         mark = attributes(self.func).get(REAL_ATTR)
-        reader = Reader({b.var: b.value for b in self.bindings}, mark is not None, mark == INVERSE)
-        self.reader = replace(reader, signed=signed_variables(self.func, self.bindings, reader), read={})
+        bound = {b.var: b.value for b in self.bindings}
+        operators = read_operators(bound.items())
+        self.signed = signed_variables(self.func, self.bindings, operators)
+        self.operators = read_operators(bound.items(), self.signed) if self.signed else operators
+        self.definitions, self.real, self.inverse = bound, mark is not None, mark == INVERSE
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 
@@ -193,7 +210,7 @@ class _Lowering:
         last = clip.var if clip is not None else binding.var
         emitter.name, emitter.place = last.name, place
         try:
-            lowered = self._lowered(binding.value, last, clip, emitter)
+            lowered = self._lowered(binding, last, clip, emitter)
         except NotLowered as reason:
             self._refuse(last, str(reason))
             lowered = None
@@ -207,117 +224,94 @@ class _Lowering:
         """A copy of a binding, which reads and writes the file's values where others store them as int8."""
         value = substitute(binding.value, renamed)
         if not isinstance(value, relax.Tuple):  # what reads a tuple knows how its fields are stored
-            signed = [v for v in relax.analysis.free_vars(binding.value) if v in self.reader.signed]
+            signed = [v for v in relax.analysis.free_vars(binding.value) if v in self.signed]
             value = substitute(value, {renamed[v]: lower_sign(renamed[v], emitter) for v in signed})
         made = emitter.emit(value)
-        return lower_sign(made, emitter) if binding.var in self.reader.signed else made
+        return lower_sign(made, emitter) if binding.var in self.signed else made
 
-    def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        """The lowered form of a binding's value; None if the binding is to be copied unchanged."""
-        operator = name_of(value)
-        if isinstance(value, relax.TupleGetItem):
-            return self._split_part(value, last, emitter)
+    def _lowered(self, binding: Binding, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
+        """Return the lowered form of a binding's value; None if the binding is to be copied unchanged."""
+        value, held = binding.value, self.operators.of(binding.var)
         if isinstance(value, (relax.Var, ir.GenericConst)):
             return emitter.new(value)
-        if operator == "relax.quantize":
-            return self._island(value, last, clip, emitter)
-        if operator == "relax.dequantize":
-            return self._dequantize(value, emitter)
-        counted = self.reader.define(value.args[0]) if operator == "relax.astype" else value
+        if isinstance(held, Held) and held.refusal:
+            raise NotLowered(held.refusal)
+        if isinstance(held, Quantized) and isinstance(value, relax.Call):
+            return self._dequantized(held, emitter)
+        operator = self.operators.operator(binding.var)
+        if operator is None:
+            return None
+        if operator.quant is not None:
+            return self._quantized(operator, operator.quant, last, clip, emitter)
         unquantized = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
-        for core, registry, applies in (
-            (counted, integer.INDEX, True),
-            (value, integer.FLOAT, unquantized.dtype == "float32"),
-            (value, integer.TESTS, unquantized.dtype == "bool"),
-            (value, integer.WIDE, unquantized.dtype == "int64"),
-        ):
-            if applies and name_of(core) in registry.functions:
-                return registry.functions[name_of(core)](Island(core, unquantized, self.reader, emitter))
+        for registry, dtype in _UNQUANTIZED:
+            if operator.kind in registry.functions and dtype in (None, unquantized.dtype):
+                return registry.functions[operator.kind](Task(operator, unquantized, emitter, self.real))
         if dtype_of(last) not in STORED_TYPES:
             return None
-        if operator == "relax.astype":
-            return self._average(value, last, clip, emitter)
-        if operator in VIEWS:
+        if operator.kind in VIEWS:
             return emitter.reshape(emitter.new(value.args[0]), shape_of(last))
-        function = integer.DIRECT.functions.get(operator)
+        function = DIRECT.functions.get(operator.kind)
         if function is None:
             return None
         output = self._stored_output(last, clip)
         if _is_one_value(output):
             return emitter.filled(output.shape, output.hi, output.dtype)
-        return function(Island(value, output, self.reader, emitter))
+        return function(Task(operator, output, emitter, self.real))
 
-    def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        found = self.reader.island(quantize)
-        offset = self.reader.offset(last)
-        zero, dtype = found.zero_point - offset, "int8" if offset else found.dtype
-        once = self.reader.real_operators
-        lo, hi = _clipped(*activation_range(found.bounds, found.step, zero, dtype, once), clip, offset)
-        output = Output(
-            shape_of(found.source), dtype, found.step, zero, lo, hi, offset, once, self.reader.inverse_scales
-        )
+    def _quantized(
+        self, operator: Operator, quant: Quant, last: Value, clip: Binding | None, emitter: Emitter
+    ) -> Value | None:
+        zero, dtype, offset = quant.zero_point, quant.dtype, quant.offset
+        lo, hi = _clipped(*activation_range(operator.bounds, quant.step, zero, dtype, self.real), clip, offset)
+        shape = operator.output.shape
+        output = Output(shape, dtype, quant.step, zero, lo, hi, offset, self.real, self.inverse)
         if _is_one_value(output):
             return emitter.filled(shape_of(last), output.hi, output.dtype)
-        lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))
-        for move in reversed(found.moves):
-            call = self.reader.define(move)
-            if name_of(call) == TRANSPOSE:
-                shape = shape_of(call.args[0])
-                lowered = transposed(emitter, emitter.reshape(lowered, shape), transpose_axes(call))
+        lowered = self._lowered_quantized(Task(operator, output, emitter, self.real))
+        for move in reversed(operator.moves):
+            if move.kind == TRANSPOSE:
+                lowered = transposed(emitter, emitter.reshape(lowered, move.value(0).shape), transpose_axes(move))
         return emitter.reshape(lowered, shape_of(last))
 
-    def _lowered_core(self, source: Value, island: Island) -> Value:
-        """The integer form of an island; if it has none, its core stays float and only its quantize is lowered."""
-        function = integer.ISLANDS.functions.get(name_of(island.core))
+    def _lowered_quantized(self, task: Task) -> Value:
+        """Return the integer form of a quantized operator; if it has none, it stays float and only its result is quantized."""
+        function = QUANTIZED.functions.get(task.operator.kind)
         reason = None
-        for tried in (lower_chain, function) if island.explicit else (function, lower_chain):
+        for tried in (lower_chain, function) if task.explicit else (function, lower_chain):
             try:
                 if tried is not None:
-                    return tried(island)
+                    return tried(task)
             except NotLowered as refusal:
                 reason = reason or str(refusal)
-        quantized = lower_quantize(source, island.output, island.emitter)
-        self._refuse(source, reason or "")
+        reals = task.operator.output.source
+        quantized = lower_quantize(reals, task.output, task.emitter)
+        self._refuse(reals, reason or "")
         return quantized
 
-    def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
-        """Lowers a dequantize outside of islands: it is dead code, or read by a float output or an operator not lowered."""
-        found = self.reader.dequantized(call)
-        if found is None or found.constant is not None or found.dtype not in STORED_TYPES or found.scale.size != 1:
+    def _dequantized(self, stored: Quantized, emitter: Emitter) -> Value | None:
+        """Lower real numbers that no quantized operator reads: they are dead code, or read by an output or an operator that is
+        not lowered."""
+        if stored.is_constant or stored.dtype not in STORED_TYPES or stored.scale.size != 1:
             return None
-        return lower_dequantize(found, emitter)
+        return lower_dequantize(stored, emitter)
 
     def _refuse(self, value: Value, reason: str) -> None:
         """Records `reason` for `value` and the float tensors that it is computed from, in `refused`."""
         if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
             return
         self.refused[value] = reason
-        definition: Any = self.reader.definitions.get(value)
+        definition: Any = self.definitions.get(value)
         for operand in definition.args if isinstance(definition, relax.Call) else ():
             self._refuse(operand, reason)
-
-    def _average(self, cast: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        pool = self.reader.define(cast.args[0])
-        if name_of(pool) != "relax.nn.avg_pool2d":
-            return None
-        output = self._stored_output(last, clip)
-        if _is_one_value(output):
-            return emitter.filled(output.shape, output.hi, output.dtype)
-        return lower_average_pool2d(Island(pool, output, self.reader, emitter))
-
-    def _split_part(self, item: Value, last: Value, emitter: Emitter) -> Value | None:
-        split = self.reader.define(item.tuple_value)
-        if name_of(split) != "relax.split" or dtype_of(last) not in STORED_TYPES:
-            return None
-        return lower_split_part(Island(split, self._stored_output(last, None), self.reader, emitter), item.index)
 
     def _stored_output(self, last: Value, clip: Binding | None) -> Output:
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        offset = self.reader.offset(last)
+        offset = SIGN if last in self.signed else 0
         whole = Output.unbounded(shape_of(last), "int8" if offset else dtype_of(last), offset=offset)
         lo, hi = _clipped(*whole.clamp, clip, offset)
-        return replace(whole, lo=lo, hi=hi, once=self.reader.real_operators)
+        return replace(whole, lo=lo, hi=hi, once=self.real)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
         """The integer clip that is the only reader of a quantize, max pool or cast, by the variable that it reads."""
@@ -331,7 +325,7 @@ class _Lowering:
                 continue
             source = binding.value.args[0]
             behind = ("relax.quantize", "relax.astype", "relax.nn.max_pool2d")
-            if uses.get(source) == 1 and name_of(self.reader.definitions.get(source)) in behind:
+            if uses.get(source) == 1 and name_of(self.definitions.get(source)) in behind:
                 found[source] = binding
         return found
 

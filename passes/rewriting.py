@@ -87,5 +87,5 @@ def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
 
 
 def is_quantized(mod: tvm.IRModule) -> bool:
-    """Test whether any function holds a quantize or a dequantize."""
+    """Test whether any function holds quantized operators."""
     return any(holds_quantized(f) for f in mod.functions.values() if isinstance(f, relax.Function))

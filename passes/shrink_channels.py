@@ -18,22 +18,23 @@ from tvm.ir import IRModule
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, is_constant, name_of
-from tvm_cascade.passes.integer.island import BYTE_TYPES
+from tvm_cascade.passes.integer.expressions import dtype_of, is_constant
+from tvm_cascade.passes.islands.reader import is_boundary, read_operators
 from tvm_cascade.passes.lower_quantized import REAL_ATTR
 from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.relax_functions import OF_OTHERS, bindings_of
 from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.program.operator import Operand, Operator, Quantized, Value, computed
+from tvm_cascade.program.quant import BYTE_TYPES
 from tvm_cascade.schema.plan import Removed
 from tvm_cascade.substitution.dag import Node, Ref
 from tvm_cascade.substitution.dead_channels import has_dead_channels, without_dead_channels
 from tvm_cascade.substitution.integer_arithmetic import REAL, TFLITE
 
-_QUANTIZED = ("relax.quantize", "relax.dequantize")
-_WEIGHTED = ("relax.nn.conv2d", "relax.matmul")
-_VIEWS = ("relax.reshape", "relax.permute_dims")
+_WEIGHTED = ("conv2d", "matmul")
+_VIEWS = ("reshape", "permute_dims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,15 @@ class ShrinkChannels(CascadePass):
 
     Works on every module as imported: unreadable functions are not changed. Ensures that every result keeps every bit.
 
-    Before, where all weights of filter 2 of `v` are the zero point, so `a` has one value there::
+    Before, quantized operators where all weights of filter 2 of `v` are the zero point, so that `a` has one value there::
 
-        a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v, ...)), ...)  # R.Tensor((1, 8, 8, 4), "int8")
-        b = R.quantize(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w, ...)), ...)
+        a = conv2d(x, v)  # R.Tensor((1, 8, 8, 4), "int8")
+        b = conv2d(a, w)
 
     After, with that value's share in `b` added to the bias::
 
-        a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v', ...)), ...)  # R.Tensor((1, 8, 8, 3), "int8")
-        b = R.quantize(R.add(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w', ...)), R.dequantize(bias, ...)), ...)
+        a = conv2d(x, v')  # R.Tensor((1, 8, 8, 3), "int8")
+        b = conv2d(a, w', bias)
     """
 
     def call(self, mod: IRModule) -> PassResult:
@@ -108,7 +109,7 @@ def file_weight_bytes(mod: IRModule) -> int:
 def _constants(value: Any) -> Iterator[Any]:
     """Yield the constants read by a binding, except scales and zero points."""
     waiting = [*value.args] if isinstance(value, relax.Call) else [value]
-    if name_of(value) in _QUANTIZED:
+    if is_boundary(value):
         del waiting[1:]
     while waiting:
         expr = waiting.pop()
@@ -155,28 +156,23 @@ def _may_shrink(func: relax.Function) -> bool:
     """Return True if a quantized convolution or product has an output or an input of which all weights are zero."""
     if not isinstance(func.body, relax.SeqExpr):
         return False
-    definitions = {b.var: b.value for b in bindings_of(func)}
+    operators = read_operators((b.var, b.value) for b in bindings_of(func))
+    products = (operators.of(b.var) for b in bindings_of(func))
+    return any(_has_dead_weights(p) for p in products if isinstance(p, Operator) and p.kind in _WEIGHTED)
 
-    def define(expr: Any) -> Any:
-        while isinstance(expr, relax.Var) and expr in definitions:
-            expr = definitions[expr]
-        return expr
 
-    def source(call: Any) -> Any:
-        while name_of(call) in _VIEWS:
-            call = define(call.args[0])
-        return call
+def _has_dead_weights(product: Operator) -> bool:
+    weights = _behind_views(product.operands[1])
+    if not isinstance(weights, Quantized):
+        return False
+    stored = weights if weights.producer is None else _behind_views(weights.producer)
+    return isinstance(stored, Value) and _is_dead(stored.source, weights.zero_point)
 
-    for call in definitions.values():
-        if name_of(call) not in _WEIGHTED:
-            continue
-        stored = source(define(call.args[1]))
-        if name_of(stored) != "relax.dequantize":
-            continue
-        weights, zero = source(define(stored.args[0])), constant_of(define(stored.args[2]))
-        if zero is not None and zero.size and _is_dead(weights, int(zero.reshape(-1)[0])):
-            return True
-    return False
+
+def _behind_views(operand: Operand) -> Operand:
+    while (view := computed(operand, *_VIEWS)) is not None:
+        operand = view.operands[0]
+    return operand
 
 
 def _is_dead(stored: Any, zero: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from tvm import relax
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.operators.table import BINARY, UNARY
-from tvm_cascade.passes.integer.expressions import NotLowered
+from tvm_cascade.passes.islands.reader import Operators, is_dequantize, read_operators
 from tvm_cascade.passes.origin import file_name
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
-from tvm_cascade.passes.substitution_islands import IslandReader
+from tvm_cascade.passes.substitution_quantized import QuantizedReader
+from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.search_monitor import counted
 from tvm_cascade.substitution.dag import Dag, Pool, Ref
 
@@ -121,8 +123,8 @@ class _Reader:
     def _call(self, call: OperatorCall) -> Sequence[Ref]:
         kind = relax_names.table_kind(call.last_name)
         try:
-            if call.name == "quantize" and (island := self._island(call)) is not None:
-                return [island]
+            if call.name == "quantize" and (stored := self._quantized(call)) is not None:
+                return [stored]
             if any(self._dequantized(a) for a in call.arguments):
                 raise _NotKnownError  # part of an island that `LowerQuantized` must find unchanged
             if call.name in _READERS:
@@ -136,19 +138,25 @@ class _Reader:
             pass
         return self._opaque(call)
 
-    def _island(self, call: OperatorCall) -> Ref | None:
+    @cached_property
+    def operators(self) -> Operators:
+        """The function's operators, quantized ones among them."""
+        return read_operators(self.program.definitions.items())
+
+    def _quantized(self, call: OperatorCall) -> Ref | None:
         def ref(expr: Any) -> Ref:
             return self.ref(self.program.argument(expr))
 
         try:
-            return IslandReader(self.pool, self.program.definitions, ref, self.leaf).read(call.expr)
+            operator = self.operators.operator(call.expr)
+            return None if operator is None else QuantizedReader(self.pool, ref, self.leaf).read(operator)
         except NotLowered:
             return None
 
     def _dequantized(self, argument: Argument) -> bool:
         refs = [self.refs[v] for v in numbers_in(argument) if v in self.refs]
         keys = [int(r.node["key"]) for r in refs if r.node.kind == "opaque"]  # type: ignore[call-overload]
-        return any(str(getattr(self.calls[k].op, "name", "")) == "relax.dequantize" for k in keys)
+        return any(is_dequantize(self.calls[k]) for k in keys)
 
     def _binary(self, kind: str, call: OperatorCall) -> Ref:
         a, b = self.ref(call.arguments[0]), self.ref(call.arguments[1])
@@ -165,7 +173,7 @@ class _Reader:
         types = tuple((v.shape, v.dtype) for v in values)
         told: dict[str, Any] = {}
         if self.channels is not None:
-            told, source = self.channels.of(self.program, call)
+            told, source = self.channels.of(self.program, call, self.operators)
             refs += [] if source is None else [self.ref(self.program.argument(source))]
         node = self.pool.make("opaque", *refs, key=len(self.calls) - 1, types=types, **told).node
         return [Ref(node, p) for p in range(len(types))]

@@ -14,10 +14,10 @@ from tvm import relax
 
 from tvm_cascade.operators.table import BINARY, UNARY
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.islands.writer import IslandWriter
 from tvm_cascade.passes.origin import NamingBuilder, marked
 from tvm_cascade.passes.read.program import is_constant
 from tvm_cascade.passes.read.relax_names import relax_operator
-from tvm_cascade.passes.substitution_islands import IslandWriter
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""Lookup tables for chains of element-wise float operators between the dequantize of one byte tensor and a quantize.
+"""Lookup tables for chains of element-wise float operators of one byte tensor, whose results are stored as bytes.
 
 The chain is evaluated at compile time for all 256 stored values, in float32 as the operators would compute it, and
 quantized as the reference quantizes floats. So functions that have no integer arithmetic of their own (a sine, a softplus,
@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.lookup import exactly, lookup
 from tvm_cascade.passes.integer.requantize import stored_numbers
-from tvm_cascade.passes.integer.untyped import Call, Value, relax
+from tvm_cascade.passes.integer.task import Task
+from tvm_cascade.passes.integer.untyped import Value
+from tvm_cascade.program.operator import Operand, Operator, Quantized, constant, quantized
+from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
 _LONGEST = 64  # most operators of a chain
 
@@ -35,76 +36,79 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "round": np.rint,
     "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
     "sigmoid": exactly(_sigmoid),
-    "nn.relu": lambda x: np.maximum(x, np.float32(0)),
-    "nn.silu": lambda x: x * exactly(_sigmoid)(x),
-    "nn.softplus": exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
+    "relu": lambda x: np.maximum(x, np.float32(0)),
+    "silu": lambda x: x * exactly(_sigmoid)(x),
+    "softplus": exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
 }
 
 
-def lower_chain(island: Island) -> Value:
+def lower_chain(task: Task) -> Value:
     """Lowers a chain to a table. Raises `NotLowered` unless it is a function of one byte tensor and scalar constants."""
-    chain = _Chain(island)
+    chain = _Chain(task)
     with np.errstate(all="ignore"):
-        values = chain.value(island.core)
+        values = chain.value(task.operator.in_file)
     if chain.source is None:
         raise NotLowered("no operand that is dequantized from integers")
     if values.dtype != np.float32:
         raise NotLowered(f"a result of type {values.dtype} between quantizations")
-    table = stored_numbers(np.broadcast_to(values, (256,)), island.output)
-    return lookup(island, chain.source, table)
+    table = stored_numbers(np.broadcast_to(values, (256,)), task.output)
+    return lookup(task, chain.source, table)
 
 
 class _Chain:
     """Evaluates a chain of float operators for every stored value of the one byte tensor that it reads."""
 
-    def __init__(self, island: Island) -> None:
-        self._island = island
-        self._known: dict[Value, np.ndarray] = {}
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._known: dict[int, np.ndarray] = {}
         self.source: Quantized | None = None
 
-    def value(self, expr: Value) -> np.ndarray:
-        """The values of an expression for the 256 stored values; a single one if it does not depend on the tensor."""
-        define = self._island.reader.define
-        call = define(expr)
-        if call not in self._known:
+    def value(self, operand: Operand) -> np.ndarray:
+        """Return the values of an operand for the 256 stored values; a single one if it does not depend on the tensor."""
+        key = id(operand)
+        if key not in self._known:
             if len(self._known) > _LONGEST:
                 raise NotLowered("a chain of too many operators")
-            self._known[call] = self._leaf(call) if name_of(call) == "relax.dequantize" else self._inner(call)
-        return self._known[call]
+            stored = quantized(operand)
+            self._known[key] = self._leaf(stored) if stored is not None else self._inner(operand)
+        return self._known[key]
 
-    def _leaf(self, call: Call) -> np.ndarray:
-        operand = self._island.reader.dequantized(call)
-        if operand is None or operand.scale.size != 1:
+    def _leaf(self, operand: Quantized) -> np.ndarray:
+        if operand.scale.size != 1:
             raise NotLowered("an operand without one constant scale")
         if operand.constant is not None:
             return self._number(operand.constant.astype("int64") - operand.zero_point) * operand.step
         if operand.dtype not in BYTE_TYPES:
-            raise NotLowered(f"no integer form of {name_of(self._island.core)} on {operand.dtype}")
-        if self.source is not None and not self.source.value.same_as(operand.value):
-            raise NotLowered(f"no integer form of {name_of(self._island.core)} of two tensors")
+            raise NotLowered(f"no integer form of {self._task.operator.kind} on {operand.dtype}")
+        if self.source is not None and not self.source.source.same_as(operand.source):
+            raise NotLowered(f"no integer form of {self._task.operator.kind} of two tensors")
         self.source = operand
         info = np.iinfo(operand.dtype)
         return operand.step * (np.arange(info.min, info.max + 1) - operand.zero_point).astype("float32")
 
-    def _inner(self, call: Call) -> np.ndarray:
-        data = constant_of(call)
+    def _inner(self, operand: Operand) -> np.ndarray:
+        data = constant(operand)
         if data is not None:
             return self._number(data)
-        name = name_of(call).removeprefix("relax.")
-        if name == "clip":
-            lo, hi = (np.float32(number_of(a)) for a in call.args[1:3])
-            return np.minimum(np.maximum(self.value(call.args[0]), lo), hi)
-        if name == "nn.leakyrelu":
-            x = self.value(call.args[0])
-            return np.where(x > 0, x, x * np.float32(call.attrs.alpha))
-        if name == "astype" and str(call.attrs.dtype) == "float32":
-            return self.value(call.args[0]).astype("float32")
-        function = _FUNCTIONS.get(name)
-        if function is None or not all(isinstance(a, relax.Expr) for a in call.args):
-            raise NotLowered(f"no integer form of relax.{name}" if name else "no integer form of a float input")
-        return function(*(self.value(a) for a in call.args))
+        if not isinstance(operand, Operator):
+            raise NotLowered("no integer form of a float input")
+        kind, operands = operand.kind, operand.operands
+        if kind == "requantize" or (not kind and operand.quant is not None):
+            return self.value(operands[0])
+        if kind == "clip":
+            lo, hi = (np.float32(bound) for bound in operands[1:3])  # type: ignore[arg-type]
+            return np.minimum(np.maximum(self.value(operands[0]), lo), hi)
+        if kind == "leakyrelu":
+            x = self.value(operands[0])
+            return np.where(x > 0, x, x * np.float32(operand.attributes["alpha"]))
+        if kind == "astype" and str(operand.attributes["dtype"]) == "float32":
+            return self.value(operands[0]).astype("float32")
+        function = _FUNCTIONS.get(kind)
+        if function is None or any(isinstance(o, (int, float)) for o in operands):
+            raise NotLowered(f"no integer form of {kind}" if kind else "no integer form of a float input")
+        return function(*(self.value(o) for o in operands))
 
     def _number(self, data: np.ndarray) -> np.ndarray:
         if data.size != 1:
-            raise NotLowered(f"no integer form of {name_of(self._island.core)} with constants by channel")
+            raise NotLowered(f"no integer form of {self._task.operator.kind} with constants by channel")
         return data.reshape(-1).astype("float32")

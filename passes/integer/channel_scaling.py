@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.island import Island, Output, Quantized
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor
+from tvm_cascade.passes.integer.task import Output, Task
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor
+from tvm_cascade.program.operator import Operator, Quantized, computed, quantized
+from tvm_cascade.program.quant import NotLowered
 
 _ROUNDING = 1e-5  # relative tolerance between a bias's scale and `sx * sw`: float32 rounding, with a margin
-_VIEWS = ("relax.reshape", "relax.permute_dims")
+_VIEWS = ("reshape", "permute_dims")
 _MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # largest left shifts of the 32-bit and of the 64-bit form
 
 _MOST_EXACT = 1 << 32  # sums that 64 bits hold times a multiplier of 31
@@ -78,8 +79,8 @@ def channel_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
     return np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
 
 
-def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray) -> np.ndarray:
-    """The data `stored` of `bias` in units of the sum: scale `sx * sw` of the operands of `core`, zero point 0.
+def stored_bias(task: Task, bias: Quantized, stored: np.ndarray) -> np.ndarray:
+    """Return the data `stored` of `bias` in units of the sum: scale `sx * sw` of the other operands, zero point 0.
 
     TFLite ignores a bias's own quantization, and so does this, except for files whose operators are defined on real
     numbers: there a bias of another scale or zero point is requantized, rounded to nearest.
@@ -89,7 +90,7 @@ def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray)
     NotLowered
         If the requantized bias exceeds 32 bits, or its number of scales does not fit.
     """
-    units = _units(island, core) if island.reader.real_operators else None
+    units = _units(task.operator) if task.of_reals else None
     if units is None:
         return stored
     own = bias.scale.reshape(-1).astype("float64")
@@ -105,14 +106,13 @@ def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray)
     return rounded.astype("int32").reshape(stored.shape)
 
 
-def _units(island: Island, core: Call) -> np.ndarray | None:
-    """`sx * sw` in double, one element or one per channel; None if an operand is not dequantized from integers."""
+def _units(product: Operator) -> np.ndarray | None:
+    """Return `sx * sw` in double, one element or one per channel; None if an operand is not dequantized from integers."""
     units = np.ones(1)
-    for operand in core.args[:2]:
-        call = island.reader.define(operand)
-        while name_of(call) in _VIEWS:
-            call = island.reader.define(call.args[0])
-        factor = island.reader.dequantized(call)
+    for operand in product.operands[:2]:
+        while (view := computed(operand, *_VIEWS)) is not None:
+            operand = view.operands[0]
+        factor = quantized(operand)
         if factor is None or not np.all(factor.scale > 0):
             return None
         units = units * factor.scale.reshape(-1).astype("float64")

@@ -2,7 +2,7 @@
 
 The reference compares `MBQM((x - z) << 8)` of both sides, with the scales as multipliers: below a scale of 1/256
 neighbouring values compare equal. For int16 it orders the stored values and ignores their quantization. Comparisons that
-are defined on real numbers (`Island.real`) compare dequantized floats, or stored values of equal quantization.
+are defined on real numbers (`Task.real`) compare dequantized floats, or stored values of equal quantization.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Operand
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_broadcast, te_rescale
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, TESTS, Island, Quantized
 from tvm_cascade.passes.integer.requantize import in_output_scale, stored_numbers
+from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, TESTS, Task, stored_like
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
+from tvm_cascade.program.operator import Quantized
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 _HEAD_ROOM = 8  # bits that both sides are shifted up by
 _TESTS = {
@@ -30,23 +31,23 @@ _TESTS = {
 
 
 @TESTS.lowers(*_TESTS)
-def lower_test(island: Island) -> Value:
+def lower_test(task: Task) -> Value:
     """A comparison of two stored activations; its output is boolean."""
-    a, b = island.operand(0), island.operand(1)
-    kind = name_of(island.core).removeprefix("relax.")
-    a, b = a.like(b), b.like(a)
+    a, b = task.operator.quantized(0), task.operator.quantized(1)
+    kind = task.operator.kind
+    a, b = stored_like(a, b), stored_like(b, a)
     if a.dtype not in STORED_TYPES or a.dtype != b.dtype or (a.constant is not None and b.constant is not None):
         raise NotLowered("a comparison of other than stored activations of one type")
     same = a.step == b.step and a.zero_point == b.zero_point
     ordered = a.dtype == "int16" and kind not in ("equal", "not_equal")
-    if ordered and not same and not island.real:
+    if ordered and not same and not task.real:
         raise NotLowered("an order of int16 of unequal scales or zero points, which the reference ignores")
-    raw = same if island.real else ordered
+    raw = same if task.real else ordered
 
     def side(q: Quantized, value: Scalar) -> Scalar:
         if raw:
             return value.astype("int32")
-        if island.real:
+        if task.real:
             return q.centred(value).astype("float32") * tirx.const(float(q.step), "float32")
         if q.step >= 1:
             raise NotLowered("a comparison of a scale of 1 or more, which the reference gets wrong")
@@ -56,48 +57,48 @@ def lower_test(island: Island) -> Value:
     def element(index: tuple[Index, ...], x: Tensor, y: Tensor) -> Scalar:
         return _TESTS[kind](side(a, te_broadcast(x, index)), side(b, te_broadcast(y, index)))
 
-    return island.elementwise(kind, element, [a.operand, b.operand])
+    return task.elementwise(kind, element, [a.operand, b.operand])
 
 
 @DIRECT.lowers("where")
-def lower_choice(island: Island) -> Value:
+def lower_choice(task: Task) -> Value:
     """Select between stored values without requantization: the reference ignores scales."""
-    return _choice(island, [_plain(island, a) for a in island.core.args])
+    return _choice(task, [_plain(task, k) for k in range(3)])
 
 
-@ISLANDS.lowers("where")
-def lower_real_choice(island: Island) -> Value:
+@QUANTIZED.lowers("where")
+def lower_real_choice(task: Task) -> Value:
     """Select after requantizing both sides to the output."""
-    condition, *sides = island.core.args
-    return _choice(island, [_plain(island, condition), *(in_output_scale(island, side) for side in sides)])
+    return _choice(task, [_plain(task, 0), *(in_output_scale(task, k) for k in (1, 2))])
 
 
-def _plain(island: Island, expr: Value) -> Operand:
-    data = constant_of(island.reader.define(expr))
-    if data is not None and data.dtype == np.uint8 and island.output.offset:
-        data = (data.astype("int16") - island.output.offset).astype("int8")
-    return expr if data is None else data
+def _plain(task: Task, index: int) -> Operand:
+    operand = task.operator.value(index)
+    data = operand.constant
+    if data is not None and data.dtype == np.uint8 and task.output.offset:
+        data = (data.astype("int16") - task.output.offset).astype("int8")
+    return operand.source if data is None else data
 
 
-def _choice(island: Island, parts: Sequence[Operand]) -> Value:
-    out = island.output
+def _choice(task: Task, parts: Sequence[Operand]) -> Value:
+    out = task.output
 
     def element(index: tuple[Index, ...], *given: Tensor) -> Scalar:
         condition, chosen, other = (te_broadcast(x, index) for x in given)
         return out.bounded(tirx.Select(condition.astype("bool"), chosen, other))
 
-    return island.elementwise("select", element, parts)
+    return task.elementwise("select", element, parts)
 
 
-@ISLANDS.lowers("astype")
-def lower_number(island: Island) -> Value:
+@QUANTIZED.lowers("astype")
+def lower_number(task: Task) -> Value:
     """Cast of booleans to 0 and 1, quantized."""
-    data = island.core.args[0]
-    if dtype_of(data) != "bool":
-        raise NotLowered(f"a number made of {dtype_of(data)}")
-    no, yes = (int(v) for v in stored_numbers(np.array([0, 1], "float32"), island.output))
+    data = task.operator.value(0)
+    if data.dtype != "bool":
+        raise NotLowered(f"a number made of {data.dtype}")
+    no, yes = (int(v) for v in stored_numbers(np.array([0, 1], "float32"), task.output))
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
-        return tirx.Select(a[index].astype("bool"), i32(yes), i32(no)).astype(island.output.dtype)
+        return tirx.Select(a[index].astype("bool"), i32(yes), i32(no)).astype(task.output.dtype)
 
-    return island.elementwise("number", element, [data])
+    return task.elementwise("number", element, [data.source])

@@ -15,31 +15,32 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
-from tvm_cascade.passes.integer.island import FLOAT, Island, Quantized, Reader, as_signed, weight_type
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
+from tvm_cascade.passes.integer.task import FLOAT, Task, as_signed, weight_type
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, te, tirx
+from tvm_cascade.program.operator import Operator, Quantized, computed, quantized
+from tvm_cascade.program.quant import NotLowered
 
 
-def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Lowers the convolution `core`, plus a constant int32 bias or None."""
-    attrs, out = core.attrs, island.output
-    kernel, data = as_signed(*kernel_of(island.reader, core))
-    x, groups = island.activation(core.args[0]), int(attrs.groups)
-    depthwise = str(attrs.kernel_layout) == "HWOI" or (groups > 1 and data.shape[2] == 1)
+def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
+    """Lowers the convolution, plus a constant int32 bias or None."""
+    attrs, out = task.attributes, task.output
+    kernel, data = as_signed(*kernel_of(task.operator))
+    x, groups = task.operator.activation(), attrs["groups"]
+    depthwise = attrs["kernel_layout"] == "HWOI" or (groups > 1 and data.shape[2] == 1)
     if depthwise:
         data = data.reshape(*data.shape[:2], groups, -1)
     channels = data.shape[2] * data.shape[3] if depthwise else data.shape[3]
-    source, padding = fold_pad(island.reader, x, tuple(int(p) for p in attrs.padding))
-    (sy, sx), (dy, dx) = ([int(v) for v in window] for window in (attrs.strides, attrs.dilation))
-    scaling = scaling_of(island, x, kernel, data, channel_bias(bias, channels), depthwise)
+    source, padding = fold_pad(x, attrs["padding"])
+    (sy, sx), (dy, dx) = attrs["strides"], attrs["dilation"]
+    scaling = scaling_of(task, x, kernel, data, channel_bias(bias, channels), depthwise)
     kind = "depthwise_conv2d" if depthwise else "conv2d"
     sums = Sums(kind, x, kernel, scaling, groups, (sy, sx), (dy, dx))
 
     def compute(a: Tensor, *constants: Tensor) -> Tensor:
         return sums.stored(te_pad2d(a, padding, x.zero_point, f"{kind}_pad"), *constants)
 
-    return island.emitter.call(
+    return task.emitter.call(
         kind,
         compute,
         [source, data, *scaling.constants],
@@ -132,58 +133,57 @@ def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: float, name: 
     return te.compute((n, h + top + bottom, w + left + right, c), at, name=name)
 
 
-def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[Value, tuple[int, int, int, int]]:
-    """Input and padding of a convolution, with an explicit pad by the zero point in front of it folded into the padding.
+def fold_pad(x: Quantized, padding: tuple[int, ...]) -> tuple[Value, tuple[int, int, int, int]]:
+    """Return input and padding of a convolution, with an explicit pad by the zero point in front of it folded into the padding.
 
     Such a pad contributes nothing to any sum.
     """
     top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
-    source = x.value
-    call = reader.define(source)
-    if name_of(call) == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant":
-        widths = [int(p) for p in call.attrs.pad_width]
-        inner = call.args[0]
+    pad = x.producer
+    if pad is not None and (pad.kind, pad.quant) == ("pad", None) and pad.attributes["pad_mode"] == "constant":
+        widths = pad.attributes["pad_width"]
         only_rows_and_columns = len(widths) == 8 and not any(widths[:2]) and not any(widths[6:])
-        if only_rows_and_columns and min(widths) >= 0 and pad_value(call) - x.offset == x.zero_point:
+        if only_rows_and_columns and min(widths) >= 0 and pad_value(pad) - x.offset == x.zero_point:
+            inner = pad.value(0).source
             return inner, (top + widths[2], left + widths[4], bottom + widths[3], right + widths[5])
-    return source, (top, left, bottom, right)
+    return x.source, (top, left, bottom, right)
 
 
-def pad_value(call: Call) -> int:
-    """The file's value with which a constant pad fills."""
-    return int(float(call.attrs.pad_value))
+def pad_value(pad: Operator) -> int:
+    """Return the file's value with which a constant pad fills."""
+    return int(float(pad.attributes["pad_value"]))
 
 
-def kernel_of(reader: Reader, core: Call) -> tuple[Quantized, np.ndarray]:
-    """The weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI.
+def kernel_of(operator: Operator) -> tuple[Quantized, np.ndarray]:
+    """Return the weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI.
 
     Raises `NotLowered` for other layouts, and unless they are dequantized from constants, by one scale or one an output channel.
     """
-    layout, groups = str(core.attrs.kernel_layout), int(core.attrs.groups)
-    if str(core.attrs.data_layout) != "NHWC" or layout not in ("HWIO", "HWOI"):
-        raise NotLowered(f"the layout {core.attrs.data_layout}/{layout}")
-    expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
-    if name_of(expr) == "relax.reshape":
-        expr = reader.define(expr.args[0])
-    kernel = reader.dequantized(expr)
-    if kernel is None or kernel.constant is None:
+    attrs = operator.attributes
+    layout, groups, shape = attrs["kernel_layout"], attrs["groups"], operator.value(1).shape
+    if attrs["data_layout"] != "NHWC" or layout not in ("HWIO", "HWOI"):
+        raise NotLowered(f"the layout {attrs['data_layout']}/{layout}")
+    view = computed(operator.operands[1], "reshape")
+    kernel = quantized(operator.operands[1] if view is None else view.operands[0])
+    data = None if kernel is None else kernel.constant
+    if kernel is None or data is None:
         raise NotLowered("its weights are not constant integers")
     if layout == "HWOI":
         channels = shape[2] * shape[3]
         if channels % groups or shape[3] not in (1, channels // groups):
             raise NotLowered(f"depthwise weights of shape {shape}")
         shape = (shape[0], shape[1], groups, channels // groups)
-    if not _scaled_by_outputs(kernel, int(expr.attrs.axis), shape, 3 if layout == "HWIO" else 2):
+    if not _scaled_by_outputs(kernel, shape, 3 if layout == "HWIO" else 2):
         raise NotLowered("weights without one scale an output channel")
-    return kernel, kernel.constant.reshape(shape)
+    return kernel, data.reshape(shape)
 
 
-def _scaled_by_outputs(kernel: Quantized, axis: int, shape: Sequence[int], first: int) -> bool:
-    """Whether scales along `axis` of the stored weights are those of the output channels, axes `first` and on of `shape`."""
+def _scaled_by_outputs(kernel: Quantized, shape: Sequence[int], first: int) -> bool:
+    """Whether the scales of stored weights are those of the output channels, axes `first` and on of `shape`."""
     count, outputs = kernel.scale.size, tuple(shape[first:])
     if count == 1:
         return True
-    along = [1] * len(kernel.shape)
+    along, axis = [1] * len(kernel.shape), kernel.quant.axis
     along[axis] = kernel.shape[axis]
     if kernel.shape[axis] != count or prod(outputs) != count:
         return False
@@ -192,40 +192,40 @@ def _scaled_by_outputs(kernel: Quantized, axis: int, shape: Sequence[int], first
 
 
 def scaling_of(
-    island: Island, x: Quantized, w: Quantized, data: np.ndarray, bias: np.ndarray, depthwise: bool
+    task: Task, x: Quantized, w: Quantized, data: np.ndarray, bias: np.ndarray, depthwise: bool
 ) -> ChannelScaling:
     """The `ChannelScaling` of a convolution by weights `data`, [kh, kw, in, out], or [kh, kw, channel, multiplier]."""
     scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
-    if w.declared == "uint8" and not island.output.once:
-        real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
+    if w.declared == "uint8" and not task.output.once:
+        real = (x.step * scales).astype("float64") / np.float64(task.output.scale)
     else:
-        real = np.float64(x.step) * scales.astype("float64") / np.float64(island.output.scale)
+        real = np.float64(x.step) * scales.astype("float64") / np.float64(task.output.scale)
     weights = np.abs(data.astype("int32") - w.zero_point).sum((0, 1) if depthwise else (0, 1, 2), "int64").reshape(-1)
     bound = int((weights * x.reach + np.abs(bias.astype("int64"))).max())
-    return ChannelScaling.of(island.output, real, bias, bound, x.dtype == "int16")
+    return ChannelScaling.of(task.output, real, bias, bound, x.dtype == "int16")
 
 
-def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Lowers the transposed convolution `core`, plus a constant int32 bias or None.
+def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
+    """Lowers the transposed convolution, plus a constant int32 bias or None.
 
     It becomes a convolution of stride 1 over a dilated input: the padded stage holds the input with `stride - 1` rows and
     columns of its zero point between neighbours, which contribute nothing. The weights are flipped, and dilated, at compile
     time. Multipliers and rounding are the convolution's.
     """
-    attrs, out, groups = core.attrs, island.output, int(core.attrs.groups)
-    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
-        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
-    x, kernel = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
-    if x is None or x.constant is not None or kernel is None or kernel.constant is None:
+    attrs, out, groups = task.attributes, task.output, task.attributes["groups"]
+    if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "IOHW"):
+        raise NotLowered(f"the layout {attrs['data_layout']}/{attrs['kernel_layout']}")
+    x, kernel = (quantized(o) for o in task.operator.operands[:2])
+    data = None if kernel is None else kernel.constant
+    if x is None or x.is_constant or kernel is None or data is None:
         raise NotLowered("its input is not dequantized from integers, or its weights are not constant")
-    axis = int(island.reader.define(core.args[1]).attrs.axis)
-    if kernel.scale.size > 1 and (axis % 4 != 1 or groups > 1):
+    if kernel.scale.size > 1 and (kernel.quant.axis % 4 != 1 or groups > 1):
         raise NotLowered("weights without one scale an output channel")
-    kernel, data = as_signed(kernel, kernel.constant)
-    flipped = _flipped(data, groups, [int(d) for d in attrs.dilation], kernel.zero_point)
+    kernel, data = as_signed(kernel, data)
+    flipped = _flipped(data, groups, attrs["dilation"], kernel.zero_point)
     kh, kw, _, channels = flipped.shape
-    scaling = scaling_of(island, x, kernel, flipped, channel_bias(bias, channels), depthwise=False)
-    strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]
+    scaling = scaling_of(task, x, kernel, flipped, channel_bias(bias, channels), depthwise=False)
+    strides, padding = attrs["strides"], attrs["padding"]
     top, left = kh - 1 - padding[0], kw - 1 - padding[1]
     extents = out.shape[1] + kh - 1, out.shape[2] + kw - 1
     sums = Sums("conv2d_transpose", x, kernel, scaling, groups)
@@ -233,12 +233,12 @@ def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) 
     def compute(a: Tensor, *constants: Tensor) -> Tensor:
         return sums.stored(_te_spread(a, strides, (top, left), extents, x.zero_point), *constants)
 
-    return island.emitter.call(
+    return task.emitter.call(
         "conv2d_transpose",
         compute,
-        [x.value, flipped, *scaling.constants],
-        strides=tuple(strides),
-        padding=tuple(padding),
+        [x.source, flipped, *scaling.constants],
+        strides=strides,
+        padding=padding,
         groups=groups,
         input_zero_point=x.zero_point,
         weight_zero_point=kernel.zero_point,
@@ -248,25 +248,25 @@ def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) 
     )
 
 
-@FLOAT.lowers("nn.conv2d_transpose")
-def lower_float_transpose(island: Island) -> Value | None:
+@FLOAT.lowers("conv2d_transpose")
+def lower_float_transpose(task: Task) -> Value | None:
     """A float transposed convolution, rewritten from NHWC to NCHW because Relax cannot legalize NHWC."""
-    core, attrs, emitter = island.core, island.core.attrs, island.emitter
-    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
+    attrs, emitter = task.attributes, task.emitter
+    if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "IOHW"):
         return None
-    planes = emitter.emit(relax.op.permute_dims(emitter.new(core.args[0]), [0, 3, 1, 2]), "")
+    planes = emitter.emit(relax.op.permute_dims(emitter.new(task.source(0)), [0, 3, 1, 2]), "")
     result = relax.op.nn.conv2d_transpose(
         planes,
-        emitter.new(core.args[1]),
-        **{k: [int(v) for v in attrs[k]] for k in ("strides", "padding", "output_padding", "dilation")},
-        groups=int(attrs.groups),
+        emitter.new(task.source(1)),
+        **{k: list(attrs[k]) for k in ("strides", "padding", "output_padding", "dilation")},
+        groups=attrs["groups"],
         data_layout="NCHW",
         kernel_layout="IOHW",
     )
     return emitter.emit(relax.op.permute_dims(emitter.emit(result, ""), [0, 2, 3, 1]))
 
 
-def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: int) -> np.ndarray:
+def _flipped(weights: np.ndarray, groups: int, dilation: Sequence[int], zero_point: int) -> np.ndarray:
     """Weights [in, out / groups, kh, kw] as [kh, kw, in / groups, out], flipped along kh and kw, dilated with zero points."""
     depth, group, *extents = weights.shape
     spread: np.ndarray = np.full(
@@ -278,7 +278,9 @@ def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: 
     return np.ascontiguousarray(parts.reshape(rows, columns, depth // groups, -1).astype(weights.dtype))
 
 
-def _te_spread(a: Tensor, strides: list[int], before: tuple[int, int], extents: tuple[int, int], value: int) -> Tensor:
+def _te_spread(
+    a: Tensor, strides: Sequence[int], before: tuple[int, int], extents: tuple[int, int], value: int
+) -> Tensor:
     """`a` (NHWC) dilated to `extents`: row i of `a` at row `before + i * stride`, columns alike, `value` elsewhere."""
     n, h, w, c = (int(d) for d in a.shape)
     (sy, sx), (top, left) = strides, before

@@ -5,56 +5,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
+from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, range_of, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, Output, Quantized
-from tvm_cascade.passes.integer.requantize import lower_requantize, stored_numbers
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.requantize import of_other_scale, stored_numbers
+from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, Output, Task, stored_like
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Operator, Quantized, quantized
+from tvm_cascade.program.quant import NotLowered
 
 
-@ISLANDS.lowers("concat")
-def lower_concat(island: Island) -> Value:
+@QUANTIZED.lowers("concat")
+def lower_concat(task: Task) -> Value:
     """Concat. Inputs of the output's quantization are copied. Other uint8 inputs are rescaled by tables of 256 entries, from
     the reference's float32 arithmetic (attribute `table_of_input`: table by input, -1 for none); for int8 and int16, where
     the reference has no rescale, every input is requantized first."""
-    fields = island.reader.define(island.core.args[0])
-    parts = [island.reader.dequantized(f) for f in fields.fields]
+    fields = task.operator.operands[0]
+    parts = [quantized(f) for f in fields] if isinstance(fields, tuple) else [None]
     stored = [p for p in parts if p is not None]
     if len(stored) != len(parts):
         raise NotLowered("an input of it is not dequantized from integers")
-    out = island.output
-    axis = int(island.core.attrs.axis) % len(out.shape)
+    out = task.output
+    axis = task.attributes["axis"] % len(out.shape)
     types = {out.declared, *(p.declared for p in stored)}
     if out.whole and len(types) == 1 and any(p.constant is not None for p in stored):
-        return _concat_with_constants(island, stored, axis)
+        return _concat_with_constants(task, stored, axis)
     if out.whole and types == {"uint8"}:
-        return _tabulated_concat(island, stored, axis)
+        return _tabulated_concat(task, stored, axis)
     outputs = [replace(out, shape=part.shape) for part in stored]
-    values = [
-        lower_requantize(island.writing(output, island.reader.define(field)))
-        for field, output in zip(fields.fields, outputs, strict=True)
-    ]
-    return _copied(island, values, axis)
+    values = [of_other_scale(task.writing(output), part) for part, output in zip(stored, outputs, strict=True)]
+    return _copied(task, values, axis)
 
 
-def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) -> Value:
-    tables = [_concat_table(p, island.output) for p in stored]
+def _tabulated_concat(task: Task, stored: Sequence[Quantized], axis: int) -> Value:
+    tables = [_concat_table(p, task.output) for p in stored]
     used = [t for t in tables if t is not None]
     counts = list(accumulate((t is not None for t in tables), initial=0))
     which = [-1 if t is None else number for t, number in zip(tables, counts, strict=False)]
-    return _copied(island, [p.value for p in stored], axis, used, which)
+    return _copied(task, [p.source for p in stored], axis, used, which)
 
 
-def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
+def _concat_with_constants(task: Task, parts: Sequence[Quantized], axis: int) -> Value:
     """Concat with constants, rescaled at compile time; a kind of its own, as constants follow the activations as parameters."""
-    parts = [p.like(island.output) for p in parts]
-    tables = [_concat_table(p, island.output) for p in parts]
+    parts = [stored_like(p, task.output) for p in parts]
+    tables = [_concat_table(p, task.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")
     operands = [
@@ -63,53 +63,56 @@ def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int
     ]
 
     def compute(*given: Tensor) -> Tensor:
-        return _te_concat(given, (), [-1] * len(parts), axis, island.output.shape)
+        return _te_concat(given, (), [-1] * len(parts), axis, task.output.shape)
 
-    return island.emitter.call("concat_constants", compute, operands, axis=axis)
+    return task.emitter.call("concat_constants", compute, operands, axis=axis)
 
 
 @DIRECT.lowers("concat")
-def lower_stored_concat(island: Island) -> Value:
+def lower_stored_concat(task: Task) -> Value:
     """Concat of stored values without rescaling."""
-    fields = list(island.reader.define(island.core.args[0]).fields)
-    return _copied(island, fields, int(island.core.attrs.axis) % len(island.output.shape))
+    fields = task.operator.operands[0]
+    if not isinstance(fields, tuple):
+        raise NotLowered("a concatenation of a tuple from elsewhere")
+    values = [f.output.source if isinstance(f, Operator) else f.source for f in fields]  # type: ignore[union-attr]
+    return _copied(task, values, task.attributes["axis"] % len(task.output.shape))
 
 
 def _copied(
-    island: Island, values: Sequence[Value], axis: int, tables: Sequence[np.ndarray] = (), which: Sequence[int] = ()
+    task: Task, values: Sequence[Value], axis: int, tables: Sequence[np.ndarray] = (), which: Sequence[int] = ()
 ) -> Value:
     """Emits a concat: value `k` goes through `tables[which[k]]`, or is copied if that is -1 or `which` is empty."""
     which = which or [-1] * len(values)
 
     def compute(*args: Tensor) -> Tensor:
-        return _te_concat(args[: len(values)], args[len(values) :], which, axis, island.output.shape)
+        return _te_concat(args[: len(values)], args[len(values) :], which, axis, task.output.shape)
 
-    return island.emitter.call("concat", compute, [*values, *tables], axis=axis, table_of_input=tuple(which))
+    return task.emitter.call("concat", compute, [*values, *tables], axis=axis, table_of_input=tuple(which))
 
 
-@DIRECT.lowers("nn.pad")
-def lower_pad(island: Island) -> Value:
+@DIRECT.lowers("pad")
+def lower_pad(task: Task) -> Value:
     """Padding of stored values: by a constant here, by elements of the tensor in `lower_moving_pad`."""
-    if str(island.core.attrs.pad_mode) != "constant":
-        return lower_moving_pad(island)
-    return _padded(island, island.core.args[0], pad_value(island.core) - island.output.offset)
+    if task.attributes["pad_mode"] != "constant":
+        return lower_moving_pad(task)
+    return _padded(task, task.source(0), pad_value(task.operator) - task.output.offset)
 
 
-@ISLANDS.lowers("nn.pad")
-def lower_pad_island(island: Island) -> Value:
-    """Constant padding by a real number between dequantize and quantize: the input is requantized to the output first."""
-    source, out = island.core.args[0], island.output
-    if str(island.core.attrs.pad_mode) != "constant" or island.reader.dequantized(source) is None:
+@QUANTIZED.lowers("pad")
+def lower_pad_island(task: Task) -> Value:
+    """Constant padding by a real number: the input is requantized to the output first."""
+    x, out = quantized(task.operator.operands[0]), task.output
+    if task.attributes["pad_mode"] != "constant" or x is None:
         raise NotLowered("padding of a tensor that is not dequantized from integers")
-    inner = replace(out, shape=shape_of(source))
-    value = lower_requantize(island.writing(inner, island.reader.define(source)))
-    number = np.array([number_of(island.core.attrs.pad_value)], "float32")
-    return _padded(island, value, int(stored_numbers(number, out)[0]))
+    inner = replace(out, shape=x.shape)
+    value = of_other_scale(task.writing(inner), x)
+    number = np.array([float(task.attributes["pad_value"])], "float32")
+    return _padded(task, value, int(stored_numbers(number, out)[0]))
 
 
-def _padded(island: Island, source: Value, fill: int) -> Value:
+def _padded(task: Task, source: Value, fill: int) -> Value:
     """`source` (of the old function or the new one) padded with the stored value `fill`."""
-    shape, widths = shape_of(source), [int(w) for w in island.core.attrs.pad_width]
+    shape, widths = shape_of(source), task.attributes["pad_width"]
     before, after = widths[::2], widths[1::2]
     if min(widths, default=0) < 0:
         raise NotLowered("a negative padding")
@@ -120,19 +123,19 @@ def _padded(island: Island, source: Value, fill: int) -> Value:
         value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(fill, a.dtype)) if inside else value
 
-    return island.elementwise("pad", element, [source], pad_width=tuple(widths), value=fill)
+    return task.elementwise("pad", element, [source], pad_width=widths, value=fill)
 
 
 @DIRECT.lowers("permute_dims")
-def lower_transpose(island: Island) -> Value:
+def lower_transpose(task: Task) -> Value:
     """A transpose, which moves stored values as they are."""
-    return transposed(island.emitter, island.core.args[0], transpose_axes(island.core))
+    return transposed(task.emitter, task.source(0), transpose_axes(task.operator))
 
 
-def transpose_axes(call: Call) -> list[int]:
+def transpose_axes(operator: Operator) -> list[int]:
     """The permutation of a transpose, nonnegative: output axis k is input axis `axes[k]`."""
-    rank = len(shape_of(call.args[0]))
-    return [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
+    rank, axes = len(operator.value(0).shape), operator.attributes["axes"]
+    return [a % rank for a in axes] if axes is not None else list(reversed(range(rank)))
 
 
 def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
@@ -150,23 +153,21 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
 
 @DIRECT.lowers("strided_slice")
-def lower_strided_slice(island: Island) -> Value:
+def lower_strided_slice(task: Task) -> Value:
     """A slice with strides along any axes, which may count from the end."""
-    core = island.core
-    shape = shape_of(core.args[0])
-    axes, begins = _tuple_of_ints(core.args[1]), _tuple_of_ints(core.args[2])
-    strides = _tuple_of_ints(core.args[4]) if len(core.args) > 4 else [1] * len(axes)
+    x, (axes, begins, _, *rest) = task.operator.value(0), cast("Sequence[Sequence[int]]", task.operator.operands[1:])
+    shape, strides = x.shape, rest[0] if rest else [1] * len(axes)
     begin, stride = [0] * len(shape), [1] * len(shape)
     for axis, b, s in zip(axes, begins, strides, strict=True):
         at, extent = axis % len(shape), shape[axis % len(shape)]
         stride[at] = s
         begin[at] = min(max(b + extent if b < 0 else b, 0), extent - 1)
-    return slice_of(island, core.args[0], begin, stride)
+    return slice_of(task, x.source, begin, stride)
 
 
-def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
-    """Emits the strided slice `source[begin + i * stride]` for every index i of the island's output shape."""
-    return island.elementwise(
+def slice_of(task: Task, source: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
+    """Emits the strided slice `source[begin + i * stride]` for every index i of the task's output shape."""
+    return task.elementwise(
         "strided_slice",
         lambda index, a: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
         [source],
@@ -175,17 +176,15 @@ def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequen
     )
 
 
-def lower_split_part(island: Island, index: int) -> Value:
-    """Part `index` of a split, emitted as a slice, because every operator has a single output."""
-    core = island.core
-    source = core.args[0]
-    shape = shape_of(source)
-    axis = int(core.attrs.axis) % len(shape)
-    sections = core.attrs.indices_or_sections
-    part = -(-shape[axis] // int(sections)) if isinstance(sections, (int, tirx.IntImm)) else 0
-    start = part * index if part else (0, *(int(v) for v in sections))[index]
+@DIRECT.lowers("split_part")
+def lower_split_part(task: Task) -> Value:
+    """A part of a split, emitted as a slice, because every operator has a single output."""
+    source, attrs = task.operator.value(0), task.attributes
+    shape, sections, index = source.shape, attrs["indices_or_sections"], attrs["index"]
+    axis = attrs["axis"] % len(shape)
+    start = -(-shape[axis] // sections) * index if isinstance(sections, int) else (0, *sections)[index]
     begin = [start if k == axis else 0 for k in range(len(shape))]
-    return slice_of(island, source, begin, [1] * len(shape))
+    return slice_of(task, source.source, begin, [1] * len(shape))
 
 
 def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
@@ -219,7 +218,3 @@ def _te_concat(
         return chosen
 
     return te.compute(shape, at, name="concat")
-
-
-def _tuple_of_ints(expr: Value) -> list[int]:
-    return [int(getattr(f.value, "value", f.value)) for f in expr.fields]

@@ -14,23 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, rounded
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, Reader, as_signed, weight_type
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.task import Output, Task, as_signed, weight_type
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Operator, Quantized, computed, constant, quantized
+from tvm_cascade.program.operator import Value as Held
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 _EXACT_BITS = 53  # bits of a double's mantissa
 _LOW_BITS = 25  # low bits of the mantissa, multiplied separately so that products with 35-bit sums fit 64 bits
 
 
-def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Lowers the product `core`, plus a constant int32 bias or None: fully connected (`[n, depth] x [depth, units]`), or else
+def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
+    """Lowers the product, plus a constant int32 bias or None: fully connected (`[n, depth] x [depth, units]`), or else
     a batch matrix product. Of a fully connected layer with computed weights only the rounding is its own."""
-    if not _constant_weights(island, core):
-        return _lower_batch_matmul(island, core, bias)
-    x, weights, data = operands_of(island.reader, core)
+    if not _constant_weights(task.operator):
+        return _lower_batch_matmul(task, bias)
+    x, weights, data = operands_of(task.operator)
     weights, data = as_signed(weights, data)
-    out = island.output
+    out = task.output
     units, depth = data.shape
     bias = channel_bias(bias, units)
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
@@ -52,10 +54,10 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         acc = te.compute(out.shape, product, name="dense_acc")
         return te.compute(out.shape, lambda n, c: scaling.stored(acc[n, c], c, *constants), name="dense")
 
-    return island.emitter.call(
+    return task.emitter.call(
         "dense",
         compute,
-        [x.value, data, *scaling.constants],
+        [x.source, data, *scaling.constants],
         input_zero_point=x.zero_point,
         weight_zero_point=weights.zero_point,
         **weight_type(weights),
@@ -197,31 +199,32 @@ def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: 
     return ((acc * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
 
 
-def _constant_weights(island: Island, core: Call) -> bool:
+def _constant_weights(operator: Operator) -> bool:
     """Return True for the product of a rank-2 activation and a constant matrix."""
-    stored = island.reader.define(core.args[1])
-    while name_of(stored) in ("relax.dequantize", "relax.permute_dims"):
-        stored = island.reader.define(stored.args[0])
-    data = constant_of(stored)
-    return data is not None and data.ndim == 2 and len(shape_of(core.args[0])) == 2
+    stored = operator.operands[1]
+    while not isinstance(stored, Held) or stored.producer is not None:
+        turned = stored.producer if isinstance(stored, Held) else stored
+        if not isinstance(turned, Operator) or (turned.kind, turned.quant) != ("permute_dims", None):
+            return False
+        stored = turned.operands[0]
+    return stored.is_constant and len(stored.shape) == 2 and len(operator.value(0).shape) == 2
 
 
-def operands_of(reader: Reader, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
-    """The activation (rank 2) and the weights of a fully connected layer, and the weights' data, [out, in].
+def operands_of(operator: Operator) -> tuple[Quantized, Quantized, np.ndarray]:
+    """Return the activation (rank 2) and the weights of a fully connected layer, and the weights' data, [out, in].
 
     Raises `NotLowered` unless both are dequantized from integers, the weights from constants by one scale or one an output.
     """
-    x, weights = reader.dequantized(core.args[0]), reader.dequantized(core.args[1])
+    x, weights = (quantized(o) for o in operator.operands[:2])
     if x is None or weights is None:
         raise NotLowered("its operands are not dequantized from integers")
-    if weights.scale.size > 1 and int(reader.define(core.args[1]).attrs.axis) % 2 != 1:
+    if weights.scale.size > 1 and weights.quant.axis % 2 != 1:
         raise NotLowered("weights without one scale an output")
-    stored = reader.define(weights.value)
-    transposed = name_of(stored) == "relax.permute_dims"
-    data = constant_of(reader.define(stored.args[0] if transposed else stored))
-    if data is None or data.ndim != 2 or len(x.shape) != 2 or x.constant is not None:
+    turned = computed(weights.producer, "permute_dims")
+    data = weights.constant if turned is None else constant(turned.operands[0])
+    if data is None or data.ndim != 2 or len(x.shape) != 2 or x.is_constant:
         raise NotLowered("its weights are not a constant matrix of integers")
-    return x, weights, np.ascontiguousarray(data if transposed else data.T)
+    return x, weights, np.ascontiguousarray(data.T if turned is None else data)
 
 
 def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
@@ -230,13 +233,13 @@ def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
     return np.minimum(np.ceil(reach / real), 2.0**52).astype("int64")
 
 
-def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:
+def _lower_batch_matmul(task: Task, bias: np.ndarray | None) -> Value:
     """Batch matrix product `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant int32 bias or None.
 
     `acc = sum (a - az)(b - bz)`, then MBQM; for int16 a single rounding in 64 bits. Either operand may be constant. As in
     the reference, the multiplier is computed from the product of the scales in float32.
     """
-    a, b, out = _batch_operand(island, core, 0), _batch_operand(island, core, 1), island.output
+    a, b, out = _batch_operand(task.operator, 0), _batch_operand(task.operator, 1), task.output
     if len(out.shape) < 2 or len(a.shape) < 2 or len(b.shape) < 2:
         raise NotLowered("a product with a vector")
     columns, depth = out.shape[-1], a.shape[-1]
@@ -245,9 +248,7 @@ def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = No
     is_int16 = a.dtype == "int16"
     if not is_int16 and bound > INT32_MAX:
         raise NotLowered("a product whose sum exceeds 32 bits")
-    scaling = _scaling(
-        a, b, out, added, bound, fully_connected=max(len(a.shape), len(b.shape)) == 2 and not island.real
-    )
+    scaling = _scaling(a, b, out, added, bound, fully_connected=max(len(a.shape), len(b.shape)) == 2 and not task.real)
 
     def compute(x: Tensor, y: Tensor, *constants: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
@@ -260,7 +261,7 @@ def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = No
         acc = te.compute(out.shape, total, name="batch_matmul_acc")
         return te.compute(out.shape, lambda *i: scaling.stored(acc[i], i[-1], *constants), name="batch_matmul")
 
-    return island.emitter.call(
+    return task.emitter.call(
         "batch_matmul",
         compute,
         [a.operand, b.operand, *scaling.constants],
@@ -283,12 +284,11 @@ def _scaling(
     return ChannelScaling.of(out, real, bias, bound, a.dtype == "int16")
 
 
-def _batch_operand(island: Island, core: Call, index: int) -> Quantized:
-    operand = island.reader.dequantized(core.args[index])
+def _batch_operand(operator: Operator, index: int) -> Quantized:
+    operand = quantized(operator.operands[index])
     if operand is None or operand.dtype not in STORED_TYPES:
         raise NotLowered(f"operand {index} of a product is not dequantized from integers")
-    axis = int(island.reader.define(core.args[index]).attrs.axis)
-    if operand.scale.size > 1 and (index == 0 or axis % len(operand.shape) != len(operand.shape) - 1):
+    if operand.scale.size > 1 and (index == 0 or operand.quant.axis % len(operand.shape) != len(operand.shape) - 1):
         raise NotLowered("a product without one scale an output")
     return operand
 

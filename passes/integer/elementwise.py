@@ -14,66 +14,55 @@ import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense
 from tvm_cascade.passes.integer.channel_scaling import stored_bias
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_broadcast, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.lookup import ELU, lower_elu
-from tvm_cascade.passes.integer.prelu import SLOPED, lower_sloped
 from tvm_cascade.passes.integer.requantize import rescaled, stored
-from tvm_cascade.passes.integer.roots import differences, squared_difference
+from tvm_cascade.passes.integer.roots import squared_difference
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value
+from tvm_cascade.program.operator import Quantized, quantized
+from tvm_cascade.program.quant import NotLowered
 
-_BIASED = {
-    "relax.nn.conv2d": convolution.lower_biased,
-    "relax.nn.conv2d_transpose": convolution.lower_biased_transpose,
-    "relax.matmul": dense.lower_biased,
+_PRODUCTS = {
+    "conv2d": convolution.lower_biased,
+    "conv2d_transpose": convolution.lower_biased_transpose,
+    "matmul": dense.lower_biased,
 }
 _HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shift their operands up by
 _SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same for sums of n > 2, less the bits of n - 1
 
 
-@ISLANDS.lowers("nn.conv2d", "nn.conv2d_transpose", "matmul")
-def lower_without_bias(island: Island) -> Value:
-    """A convolution or product whose sums no bias is added to."""
-    return _BIASED[name_of(island.core)](island, island.core, None)
+@QUANTIZED.lowers(*_PRODUCTS)
+def lower_product(task: Task) -> Value:
+    """Lower a convolution or product, with the constant bias that is added to its sums or without."""
+    lower, bias = _PRODUCTS[task.operator.kind], None
+    if len(task.operator.operands) > 2:
+        stored = quantized(task.operator.operands[2])
+        data = None if stored is None else stored.constant
+        if stored is None or data is None:
+            raise NotLowered("its bias is not constant")
+        if stored.dtype != "int32":
+            raise NotLowered(f"its bias has the type {stored.dtype}")
+        bias = stored_bias(task, stored, data)
+    return lower(task, bias)
 
 
-@ISLANDS.lowers("add")
-def lower_add(island: Island) -> Value:
-    """An add of tensors, the bias of a convolution or product, or an elu or prelu as the importer expands them."""
-    core = island.core
-    left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
-    biased = _BIASED.get(name_of(left))
-    if biased is None:
-        elu, sloped = island.reader.match(core, ELU), island.reader.match(core, SLOPED)
-        if sloped is not None:
-            return lower_sloped(island, sloped["x"], sloped["slopes"])
-        if elu is not None:
-            return lower_elu(island, elu["x"])
-        several = _summands(island)
-        return _sum(island, "add") if several is None else _lower_summands(island, several)
-    if bias is None or bias.constant is None:
-        raise NotLowered("its bias is not constant")
-    if bias.dtype != "int32":
-        raise NotLowered(f"its bias has the type {bias.dtype}")
-    return biased(island, left, stored_bias(island, left, bias, bias.constant))
+@QUANTIZED.lowers("add")
+def lower_add(task: Task) -> Value:
+    """Lower a sum of two tensors."""
+    return _sum(task, "add")
 
 
-@ISLANDS.lowers("subtract")
-def lower_subtract(island: Island) -> Value:
+@QUANTIZED.lowers("subtract")
+def lower_subtract(task: Task) -> Value:
     """A difference, by the arithmetic of sums."""
-    return _sum(island, "sub")
+    return _sum(task, "sub")
 
 
-@ISLANDS.lowers("multiply")
-def lower_multiply(island: Island) -> Value:
-    """A product, or a squared difference, which the importer expands to `(a - b) * (a - b)`."""
-    pair = differences(island)
-    if pair is not None:
-        square, ratios = squared_difference(*pair, island.output)
-        return _binary(island, "squared_difference", *pair, square, **ratios)
-    a, b = stored(island.operand(0)), stored(island.operand(1))
-    out = island.output
+@QUANTIZED.lowers("multiply")
+def lower_multiply(task: Task) -> Value:
+    """Lower an element-wise product."""
+    a, b = stored(task.operator.quantized(0)), stored(task.operator.quantized(1))
+    out = task.output
     ratio = np.float64(np.float32(np.float32(a.step * b.step) / out.scale))
     m, s = bounded_multiplier(np.float64(a.step) * np.float64(b.step) / np.float64(out.scale) if out.once else ratio)
     bound = a.reach * b.reach
@@ -81,20 +70,28 @@ def lower_multiply(island: Island) -> Value:
     def value(x: Scalar, y: Scalar) -> Scalar:
         return out.rescaled(a.centred(x) * b.centred(y), m, s, bound)
 
-    return _binary(island, "mul", a, b, value, multiplier=m, shift=s)
+    return _binary(task, "mul", a, b, value, multiplier=m, shift=s)
 
 
-@ISLANDS.lowers("nn.relu", "clip")
-def lower_relu(island: Island) -> Value:
+@QUANTIZED.lowers("squared_difference")
+def lower_squared_difference(task: Task) -> Value:
+    """Lower a squared difference."""
+    pair = task.operator.quantized(0), task.operator.quantized(1)
+    square, ratios = squared_difference(*pair, task.output)
+    return _binary(task, "squared_difference", *pair, square, **ratios)
+
+
+@QUANTIZED.lowers("relu", "clip")
+def lower_relu(task: Task) -> Value:
     """relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
-    x = stored(island.operand(0))
-    ratio = np.float64(np.float32(x.step / island.output.scale))
-    return rescaled(island, "relu", x, np.float64(x.step) / island.output.scale if island.output.once else ratio)
+    x = stored(task.operator.quantized(0))
+    ratio = np.float64(np.float32(x.step / task.output.scale))
+    return rescaled(task, "relu", x, np.float64(x.step) / task.output.scale if task.output.once else ratio)
 
 
-def _sum(island: Island, kind: str) -> Value:
-    a, b = stored(island.operand(0)), stored(island.operand(1))
-    out = island.output
+def _sum(task: Task, kind: str) -> Value:
+    a, b = stored(task.operator.quantized(0)), stored(task.operator.quantized(1))
+    out = task.output
     high = 1 << _HEAD_ROOM[out.dtype]
     twice = np.float64(np.float32(2) * max(a.step, b.step))
     (ma, sa), (mb, sb) = (bounded_multiplier(np.float64(q.step) / twice) for q in (a, b))
@@ -103,7 +100,7 @@ def _sum(island: Island, kind: str) -> Value:
     left, right = _Summand(a.zero_point, a.reach, ma, sa), _Summand(b.zero_point, b.reach, mb, sb)
     value = _Sum(kind, left, right, high, mo, so, out)
     return _binary(
-        island, kind, a, b, value, head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so)
+        task, kind, a, b, value, head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so)
     )
 
 
@@ -154,11 +151,11 @@ class _Broadcast:
 
 
 def _binary(
-    island: Island, kind: str, a: Quantized, b: Quantized, value: Callable[[Scalar, Scalar], Scalar], **ratios: Any
+    task: Task, kind: str, a: Quantized, b: Quantized, value: Callable[[Scalar, Scalar], Scalar], **ratios: Any
 ) -> Value:
     """Emits an operator on two stored tensors, broadcast. `constant_first` marks a constant `a`, passed after `b`."""
-    out = island.output
-    return island.elementwise(
+    out = task.output
+    return task.elementwise(
         kind,
         _Broadcast(value, out),
         [a.operand, b.operand],
@@ -169,27 +166,12 @@ def _binary(
     )
 
 
-def _summands(island: Island) -> list[Quantized] | None:
-    """The stored tensors summed by nested adds, if there are more than two; else None."""
-    summands: list[Quantized] = []
-    waiting = list(island.core.args)
-    while waiting:
-        expr = waiting.pop(0)
-        inner = island.reader.define(expr)
-        if name_of(inner) == "relax.add":
-            waiting[:0] = inner.args
-            continue
-        summand = island.reader.dequantized(expr)
-        if summand is None or summand.scale.size != 1 or summand.dtype not in STORED_TYPES:
-            return None
-        summands.append(summand)
-    return summands if len(summands) > 2 else None
-
-
-def _lower_summands(island: Island, parts: list[Quantized]) -> Value:
-    """The sum of more than two tensors (ONNX's Sum), generalizing the reference's add: every summand is shifted up by the
+@QUANTIZED.lowers("add_n")
+def lower_several(task: Task) -> Value:
+    """Lower the sum of more than two tensors (ONNX's Sum), generalizing the reference's add: every summand is shifted up by the
     head room and rescaled to twice the largest scale, the total to the output's scale."""
-    out = island.output
+    parts = [task.operator.quantized(k) for k in range(len(task.operator.operands))]
+    out = task.output
     high = 1 << (_SUM_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
     largest = np.float64(2) * max(float(p.step) for p in parts)
     scaling = [bounded_multiplier(float(p.step) / largest) for p in parts]
@@ -204,4 +186,4 @@ def _lower_summands(island: Island, parts: list[Quantized]) -> Value:
             total = total + te_rescale(part.centred(te_broadcast(x, index)) * i32(high), *pair, part.reach * high)
         return out.stored(out.rescaled(total, *final, bound))
 
-    return island.elementwise("add_several", element, [p.operand for p in parts])
+    return task.elementwise("add_several", element, [p.operand for p in parts])

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, shape_of
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.untyped import Builder, Function, Tensor, Value, relax, te
+from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 Operand = Value | np.ndarray  # a Relax value, or the data of a constant

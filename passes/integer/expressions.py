@@ -1,14 +1,11 @@
-"""Accessors of Relax expressions for lowering functions (operator, constant, shape), and the exception `NotLowered`."""
+"""Accessors of Relax expressions for lowering functions (operator, constant, shape)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tvm_cascade.passes.integer.untyped import Function, Module, Value, ir, relax
-
-
-class NotLowered(Exception):
-    """Raised by lowering functions for an operator that they cannot lower; the message is the reason."""
+from tvm_cascade.program.quant import NotLowered
 
 
 def name_of(expr: Value) -> str:

@@ -12,7 +12,6 @@ from math import gcd
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -22,22 +21,22 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_clamp,
     te_rounding_divide,
 )
-from tvm_cascade.passes.integer.island import DIRECT, FLOAT, ISLANDS, Island
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_scale_of
+from tvm_cascade.passes.integer.task import DIRECT, FLOAT, QUANTIZED, Task
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.quant import NotLowered
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 and int16 bilinear resize
 
 
 @DIRECT.lowers("take")
-def lower_gather(island: Island) -> Value:
+def lower_gather(task: Task) -> Value:
     """Gather by constant indices along one axis."""
-    data, indices = island.core.args[:2]
-    table = constant_of(island.reader.define(indices))
-    shape = shape_of(data)
-    if table is None or island.core.attrs.axis is None:
+    data, table = task.operator.value(0), task.operator.value(1).constant
+    shape = data.shape
+    if table is None or task.attributes["axis"] is None:
         raise NotLowered("a gather by indices that are not constant")
-    axis = int(island.core.attrs.axis) % len(shape)
+    axis = task.attributes["axis"] % len(shape)
     if table.size and not (int(table.min()) >= 0 and int(table.max()) < shape[axis]):
         raise NotLowered("a gather by indices outside of its input")
 
@@ -45,35 +44,34 @@ def lower_gather(island: Island) -> Value:
         chosen = t[tuple(index[axis : axis + table.ndim])] if table.ndim else t[()]
         return a[(*index[:axis], chosen, *index[axis + table.ndim :])]
 
-    return island.elementwise("gather", element, [data, table.astype("int32")], axis=axis)
+    return task.elementwise("gather", element, [data.source, table.astype("int32")], axis=axis)
 
 
 @DIRECT.lowers("tile")
-def lower_tile(island: Island) -> Value:
+def lower_tile(task: Task) -> Value:
     """A tensor repeated along its axes."""
-    data = island.core.args[0]
-    shape = shape_of(data)
-    extents = island.output.shape[len(island.output.shape) - len(shape) :]
+    data = task.operator.value(0)
+    shape = data.shape
+    extents = task.output.shape[len(task.output.shape) - len(shape) :]
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
         own = index[len(index) - len(shape) :]
         return a[tuple(i if d == e else i % d for i, d, e in zip(own, shape, extents, strict=True))]
 
-    repeats = tuple(int(r) for r in island.core.attrs.repeats)
-    return island.elementwise("tile", element, [data], repeats=repeats)
+    return task.elementwise("tile", element, [data.source], repeats=task.attributes["repeats"])
 
 
 @DIRECT.lowers("broadcast_to")
-def lower_broadcast(island: Island) -> Value:
+def lower_broadcast(task: Task) -> Value:
     """A tensor repeated along axes of extent 1, and along new axes in front."""
-    return island.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [island.core.args[0]])
+    return task.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [task.source(0)])
 
 
-def lower_moving_pad(island: Island) -> Value:
+def lower_moving_pad(task: Task) -> Value:
     """Padding with elements of the tensor: reflect (without the edge), replicate (the edge) or circular. For constant
     padding see `data_movement.lower_pad`."""
-    data, mode = island.core.args[0], str(island.core.attrs.pad_mode)
-    shape, widths = shape_of(data), [int(w) for w in island.core.attrs.pad_width]
+    data, mode, widths = task.operator.value(0), task.attributes["pad_mode"], task.attributes["pad_width"]
+    shape = data.shape
     sides = list(zip(shape, widths[::2], widths[1::2], strict=True))
     most = {"reflect": -1, "circular": 0}.get(mode)
     if min(widths) < 0 or (most is not None and any(max(b, e) > d + most for d, b, e in sides)):
@@ -83,15 +81,15 @@ def lower_moving_pad(island: Island) -> Value:
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
         return a[tuple(source_index(i, *side) for i, side in zip(index, sides, strict=True))]
 
-    return island.elementwise("mirror_pad", element, [data], pad_width=tuple(widths), mode=mode)
+    return task.elementwise("mirror_pad", element, [data.source], pad_width=widths, mode=mode)
 
 
-@DIRECT.lowers("image.resize2d")
-def lower_resize_nearest(island: Island) -> Value:
+@DIRECT.lowers("resize2d")
+def lower_resize_nearest(task: Task) -> Value:
     """A resize that copies the nearest pixel: stored values as they are."""
-    if str(island.core.attrs.method) != "nearest_neighbor":
-        raise NotLowered(f"a resize by {island.core.attrs.method} on stored values")
-    grids = _grids(island)
+    if task.attributes["method"] != "nearest_neighbor":
+        raise NotLowered(f"a resize by {task.attributes['method']} on stored values")
+    grids = _grids(task)
     sources = [nearest_sources(g) for g in grids]
     exact = [_as_ratio(g, s) for g, s in zip(grids, sources, strict=True)]
     tables = [s.astype("int32") for s, e in zip(sources, exact, strict=True) if e is None]
@@ -105,61 +103,61 @@ def lower_resize_nearest(island: Island) -> Value:
             ]
             return a[n, indices[0], indices[1], c]
 
-        return te.compute(island.output.shape, at, name="resize_nearest")
+        return te.compute(task.output.shape, at, name="resize_nearest")
 
-    return island.emitter.call("resize_nearest", compute, [island.core.args[0], *tables], **_flags(grids[0]))
+    return task.emitter.call("resize_nearest", compute, [task.source(0), *tables], **_flags(grids[0]))
 
 
-@ISLANDS.lowers("image.resize2d")
-def lower_resize_bilinear(island: Island) -> Value:
+@QUANTIZED.lowers("resize2d")
+def lower_resize_bilinear(task: Task) -> Value:
     """A resize that interpolates between four pixels."""
-    if str(island.core.attrs.method) != "linear":
-        raise NotLowered(f"a resize by {island.core.attrs.method}")
-    x, out = island.operand(0), island.output
+    if task.attributes["method"] != "linear":
+        raise NotLowered(f"a resize by {task.attributes['method']}")
+    x, out = task.operator.quantized(0), task.output
     if not out.same_as(x):
-        if not island.real or x.step > out.scale:
+        if not task.real or x.step > out.scale:
             raise NotLowered("a resize with unequal scales, to smaller steps or in TFLite")
-        own = in_scale_of(island, x)
-        return from_own_scale(island, own.output, lower_resize_bilinear(own))
-    rows, columns = _grids(island)
+        own = in_scale_of(task, x)
+        return from_own_scale(task, own.output, lower_resize_bilinear(own))
+    rows, columns = _grids(task)
     if out.declared != "uint8":
         if any((g.target + 1) * g.fixed_step > INT32_MAX for g in (rows, columns)):
             raise NotLowered("a resize whose coordinates exceed 32 bits")
-        return _bilinear(island, x.value, rows, lambda a, n, y, xx, c: _te_blend_fixed(a, n, c, rows, y, columns, xx))
+        return _bilinear(task, x.source, rows, lambda a, n, y, xx, c: _te_blend_fixed(a, n, c, rows, y, columns, xx))
 
     def unsigned(a: Tensor, n: Index, y: Index, xx: Index, c: Index) -> Scalar:
         at = _te_float_coordinate(rows, y), _te_float_coordinate(columns, xx)
         total = _te_blend(a, n, c, *at, out.offset) + tirx.const(0.5, "float32")
         return (total.astype("int32") - i32(out.offset)).astype(out.dtype)
 
-    return _bilinear(island, x.value, rows, unsigned)
+    return _bilinear(task, x.source, rows, unsigned)
 
 
-@FLOAT.lowers("image.resize2d")
-def lower_float_resize(island: Island) -> Value | None:
+@FLOAT.lowers("resize2d")
+def lower_float_resize(task: Task) -> Value | None:
     """A float resize in NHWC, with the reference's coordinates and blending; None (left to Relax) for any other resize."""
-    attrs = island.core.attrs
+    attrs = task.attributes
     modes = ("align_corners", "half_pixel", "asymmetric")
-    if str(attrs.layout) != "NHWC" or str(attrs.coordinate_transformation_mode) not in modes:
+    if attrs["layout"] != "NHWC" or attrs["coordinate_transformation_mode"] not in modes:
         return None
-    if str(attrs.method) == "nearest_neighbor":
-        return lower_resize_nearest(island)
-    if str(attrs.method) != "linear":
+    if attrs["method"] == "nearest_neighbor":
+        return lower_resize_nearest(task)
+    if attrs["method"] != "linear":
         return None
-    rows, columns = _grids(island)
+    rows, columns = _grids(task)
     return _bilinear(
-        island,
-        island.core.args[0],
+        task,
+        task.source(0),
         rows,
         lambda a, n, y, xx, c: _te_blend(a, n, c, _te_float_coordinate(rows, y), _te_float_coordinate(columns, xx)),
     )
 
 
-def _bilinear(island: Island, source: Value, grid: Grid, element: Callable[..., Scalar]) -> Value:
+def _bilinear(task: Task, source: Value, grid: Grid, element: Callable[..., Scalar]) -> Value:
     def compute(a: Tensor) -> Tensor:
-        return te.compute(island.output.shape, lambda n, y, xx, c: element(a, n, y, xx, c), name="resize_bilinear")
+        return te.compute(task.output.shape, lambda n, y, xx, c: element(a, n, y, xx, c), name="resize_bilinear")
 
-    return island.emitter.call("resize_bilinear", compute, [source], **_flags(grid))
+    return task.emitter.call("resize_bilinear", compute, [source], **_flags(grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +200,13 @@ def _as_ratio(grid: Grid, sources: np.ndarray) -> tuple[int, int] | None:
     return (p, q) if np.array_equal(np.arange(grid.target) * p // q, sources) else None
 
 
-def _grids(island: Island) -> tuple[Grid, Grid]:
-    attrs = island.core.attrs
-    mode = str(attrs.coordinate_transformation_mode)
-    if str(attrs.layout) != "NHWC" or mode not in ("align_corners", "half_pixel", "asymmetric"):
-        raise NotLowered(f"a resize of layout {attrs.layout} and mode {mode}")
-    _, height, width, _ = shape_of(island.core.args[0])
-    _, rows, columns, _ = island.output.shape
+def _grids(task: Task) -> tuple[Grid, Grid]:
+    attrs = task.attributes
+    mode = attrs["coordinate_transformation_mode"]
+    if attrs["layout"] != "NHWC" or mode not in ("align_corners", "half_pixel", "asymmetric"):
+        raise NotLowered(f"a resize of layout {attrs['layout']} and mode {mode}")
+    _, height, width, _ = task.operator.value(0).shape
+    _, rows, columns, _ = task.output.shape
     flags = (mode == "align_corners", mode == "half_pixel")
     return Grid(height, rows, *flags), Grid(width, columns, *flags)
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, shape_of
+from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_clamp
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.quant import NotLowered
 
 _SCALE, _INVERSE, _ZERO = range(3)  # columns of the factors of a part
 _REACH = 255  # largest |q - z|

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, round_half_away, rounded, te_rescale
-from tvm_cascade.passes.integer.island import Island, Output, Quantized
+from tvm_cascade.passes.integer.task import Output, Task
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Quantized
+from tvm_cascade.program.quant import NotLowered
 
 _INTEGER_BITS = 3  # integer bits of the fixed-point input for which a power-of-two scale needs no multiplier
 # indices at which the reference's table is one above `round(65536 sigmoid(i / 24))`
@@ -37,13 +38,13 @@ def sigmoid_table() -> np.ndarray:
     return np.array(table, "int32")
 
 
-def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
+def lower_int16_function(task: Task, x: Quantized, function: str) -> Value:
     """Lower sigmoid or tanh (`function`) of int16. The reference requires the output scale 1/32768; real operators take any."""
-    out = island.output
+    out = task.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
-    if island.real:
-        return lower_int16_table(island, x, function, _tanh if function == "tanh" else _sigmoid)
+    if task.real:
+        return lower_int16_table(task, x, function, _tanh if function == "tanh" else _sigmoid)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
     m, s = _input_multiplier(float(x.step))
@@ -62,9 +63,7 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
 
         return te.compute(out.shape, finish, name="wide_lut")
 
-    return island.emitter.call(
-        "wide_lut", compute, [x.value, sigmoid_table()], function=function, multiplier=m, shift=s
-    )
+    return task.emitter.call("wide_lut", compute, [x.source, sigmoid_table()], function=function, multiplier=m, shift=s)
 
 
 def _tanh(v: np.float32) -> float:
@@ -110,13 +109,13 @@ def _input_multiplier(scale: float) -> tuple[int, int]:
     return int(multiplier), shift
 
 
-def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
+def lower_int16_leaky_relu(task: Task, x: Quantized, alpha: float) -> Value:
     """`MBQM` with one multiplier on each side of zero."""
-    out = island.output
+    out = task.output
     if x.constant is not None or out.dtype != "int16":
         raise NotLowered("a leaky relu of int16 to another type")
-    if island.explicit:
-        raise NotLowered("a leaky relu of floats between a dequantize and a quantize of int16")
+    if task.explicit:
+        raise NotLowered("a leaky relu of floats between quantizations of int16")
     slope = np.float32(x.step * np.float32(alpha))
     ratios = [np.float64(a) / np.float64(out.scale) if out.once else np.float32(a / out.scale) for a in (x.step, slope)]
     above, (m, s) = (quantize_multiplier(float(ratio)) for ratio in ratios)
@@ -129,14 +128,14 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
         below = out.rescaled(d, abs(m), s, 1 << 16) * i32(sign)
         return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, 1 << 16), below))
 
-    return island.elementwise("leaky_relu", element, [x.operand], output_zero_point=out.zero_point)
+    return task.elementwise("leaky_relu", element, [x.operand], output_zero_point=out.zero_point)
 
 
-def lower_int16_abs(island: Island, x: Quantized) -> Value:
+def lower_int16_abs(task: Task, x: Quantized) -> Value:
     """`MBQM(|x|)`, or `|x|` if the scales are equal."""
-    out = _symmetric(island, x, "abs")
-    if island.explicit and x.step != out.scale:
-        raise NotLowered("an abs of floats between a dequantize and a quantize of int16")
+    out = _symmetric(task, x, "abs")
+    if task.explicit and x.step != out.scale:
+        raise NotLowered("an abs of floats between quantizations of int16")
     m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
     if s > 14:
         raise NotLowered("an abs whose scales are too far apart")
@@ -145,30 +144,30 @@ def lower_int16_abs(island: Island, x: Quantized) -> Value:
         value = tirx.Select(v < i32(0), i32(0) - v, v)
         return value if x.step == out.scale else te_rescale(value, m, s, 1 << 15)
 
-    return island.elementwise("abs", lambda index, a: out.clamped(magnitude(a[index].astype("int32"))), [x.operand])
+    return task.elementwise("abs", lambda index, a: out.clamped(magnitude(a[index].astype("int32"))), [x.operand])
 
 
-def lower_int16_negative(island: Island, x: Quantized) -> Value:
+def lower_int16_negative(task: Task, x: Quantized) -> Value:
     """Negation. The reference ignores scales and wraps, so that -32768 stays; for real operators that saturates to 32767."""
-    out = _symmetric(island, x, "negation")
-    if island.real and x.step != out.scale:
+    out = _symmetric(task, x, "negation")
+    if task.real and x.step != out.scale:
         raise NotLowered("a negation of real numbers between scales")
-    lowest = i32(_HIGHEST if island.real else _LOWEST)
+    lowest = i32(_HIGHEST if task.real else _LOWEST)
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
         v = a[index].astype("int32")
         return out.clamped(tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
 
-    return island.elementwise("negative", element, [x.operand])
+    return task.elementwise("negative", element, [x.operand])
 
 
-def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+def lower_int16_table(task: Task, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
     """`function` as a table of 513 samples over the input's range, interpolated. The reference's slopes are of 16 bits: they
     wrap where neighbouring samples are further apart, as at input scales far above those of training. A function of real
     numbers is a table of parabolas."""
-    out = _symmetric(island, x, kind)
-    if island.real:
-        return _lower_to_parabolas(island, x, kind, function)
+    out = _symmetric(task, x, kind)
+    if task.real:
+        return _lower_to_parabolas(task, x, kind, function)
     with np.errstate(invalid="ignore"):
         samples = _samples(function, x, out)
     if not np.all(np.isfinite(samples)):
@@ -182,14 +181,14 @@ def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callabl
         value = te_interpolated(t, a[index].astype("int32"), wraps)
         return value.astype("int16") if narrow else out.clamped(value)
 
-    return island.elementwise(kind, element, [x.operand, table])
+    return task.elementwise(kind, element, [x.operand, table])
 
 
-def _lower_to_parabolas(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+def _lower_to_parabolas(task: Task, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
     """Compute `function` by a parabola through three of 1025 samples, which have `_FRACTION` bits of fraction, and one rounding.
 
     Raises `NotLowered` unless it is off by less than `_OFF` of a step before it is rounded."""
-    out = island.output
+    out = task.output
     places = np.arange(_LOWEST, _HIGHEST + 2, 64)
     exact = _steps(function, x, out, places)
     if not np.all(np.isfinite(exact)):
@@ -207,7 +206,7 @@ def _lower_to_parabolas(island: Island, x: Quantized, kind: str, function: Calla
         lowest, highest = (tirx.const(bound, "int64") for bound in (out.lo, out.hi))
         return tirx.max(tirx.min(value, highest), lowest).astype("int16")
 
-    return island.elementwise(kind, element, [x.operand, table])
+    return task.elementwise(kind, element, [x.operand, table])
 
 
 def _parabola(first: Any, middle: Any, last: Any, low: Any) -> Any:
@@ -269,8 +268,8 @@ def _steps(function: Callable[[np.float32], float], x: Quantized, out: Output, p
         return np.array([float(function(np.float32(step * int(v)))) / scale for v in places])
 
 
-def _symmetric(island: Island, x: Quantized, what: str) -> Output:
-    out = island.output
+def _symmetric(task: Task, x: Quantized, what: str) -> Output:
+    out = task.output
     if x.constant is not None or out.dtype != "int16" or x.zero_point or out.zero_point:
         raise NotLowered(f"a {what} of int16 with zero points, or to another type")
     return out

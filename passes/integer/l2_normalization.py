@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 from tvm_cascade.passes.integer import fixed_point as fp
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Reader
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
 _OUTPUT_BITS = 7  # fraction bits of the result
 NEWTON_STEPS = 5
@@ -23,26 +23,10 @@ _LARGEST_SUM = 1 << 29  # sums from here on are divided by four first
 BASE_SHIFT = 11
 
 
-def normalized(reader: Reader, core: Call) -> Value | None:
-    """The x if the division `core` is `x / sqrt(sum(square(x)) + epsilon)` along the last axis; else None."""
-    root = reader.define(core.args[1])
-    if name_of(root) != "relax.sqrt":
-        return None
-    total = reader.define(root.args[0])
-    if name_of(total) == "relax.add":
-        total = reader.define(total.args[0])
-    if name_of(total) != "relax.sum" or total.attrs.axis is None or not bool(total.attrs.keepdims):
-        return None
-    square = reader.define(total.args[0])
-    if name_of(square) != "relax.square" or not square.args[0].same_as(core.args[0]):
-        return None
-    rank = len(shape_of(core.args[0]))
-    return core.args[0] if [int(a) % rank for a in total.attrs.axis] == [rank - 1] else None
-
-
-def lower_l2_normalization(island: Island) -> Value:
-    """Lowers an L2 normalization; `island.core` is a division that `normalized` matches."""
-    x, out = island.operand(0), island.output
+@QUANTIZED.lowers("l2_normalization")
+def lower_l2_normalization(task: Task) -> Value:
+    """Lower an L2 normalization along the last axis."""
+    x, out = task.operator.quantized(0), task.output
     if x.dtype not in BYTE_TYPES or x.constant is not None or out.declared != x.declared:
         raise NotLowered("an l2 normalization of something other than stored bytes")
     unsigned = out.declared == "uint8"
@@ -54,10 +38,10 @@ def lower_l2_normalization(island: Island) -> Value:
     def compute(a: Tensor) -> Tensor:
         return _te_normalized(a, x.zero_point, out, unsigned)
 
-    return island.emitter.call(
+    return task.emitter.call(
         "l2_normalization",
         compute,
-        [x.value],
+        [x.source],
         axis=len(x.shape) - 1,
         input_zero_point=x.zero_point,
         output_zero_point=out.zero_point,

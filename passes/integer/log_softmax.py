@@ -12,11 +12,11 @@ import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer import softmax
-from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32, i64
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
+from tvm_cascade.passes.integer.task import QUANTIZED, Task
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
 _DROPPED = 31 - softmax.INPUT_BITS - _OUTPUT_BITS  # low bits of Q5.26 that the result drops
@@ -27,12 +27,12 @@ _SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
 
 
-@ISLANDS.lowers("nn.log_softmax")
-def lower_log_softmax(island: Island) -> Value:
+@QUANTIZED.lowers("log_softmax")
+def lower_log_softmax(task: Task) -> Value:
     """A log softmax along the last axis, of stored bytes, with the reference's output scale of 1/16."""
-    x, out = island.operand(0), island.output
+    x, out = task.operator.quantized(0), task.output
     rank = len(out.shape)
-    if int(island.core.attrs.axis) % rank != rank - 1:
+    if task.attributes["axis"] % rank != rank - 1:
         raise NotLowered("a log softmax that is not along the last axis")
     if x.dtype not in BYTE_TYPES or x.constant is not None or out.declared != x.declared:
         raise NotLowered("a log softmax of something other than stored bytes")
@@ -50,8 +50,8 @@ def lower_log_softmax(island: Island) -> Value:
     def compute(a: Tensor, exps: Tensor, steps: Tensor) -> Tensor:
         return _te_log_softmax(a, exps, steps, out.dtype, scaling)
 
-    operands = [x.value, table, _steps(m, s, lowest)]
-    return island.emitter.call("log_softmax", compute, operands, axis=rank - 1, clamp=out.clamp)
+    operands = [x.source, table, _steps(m, s, lowest)]
+    return task.emitter.call("log_softmax", compute, operands, axis=rank - 1, clamp=out.clamp)
 
 
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:

@@ -13,15 +13,12 @@ import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer import int16_lookup as int16
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
-from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
 from tvm_cascade.passes.integer.untyped import Value
+from tvm_cascade.program.operator import Quantized
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
-# patterns of the Relax operators to which the importer expands them
-ELU = ("add", ("multiply", -1.0, ("nn.relu", ("subtract", 1.0, ("exp", "x")))), ("nn.relu", "x"))
-HARD_SWISH = ("divide", ("multiply", "x", ("clip", ("add", "x", 3.0), 0.0, 6.0)), 6.0)
 _SQRT_HALF = np.float32(math.sqrt(0.5))
 _SQRT_2_OVER_PI = np.float32(math.sqrt(2 / math.pi))
 _CUBIC = np.float32(0.044715)
@@ -29,116 +26,106 @@ _FAR = 1e9  # beyond every stored value
 _HARD_SWISH_BITS = 7  # left shift of stored values to the 16-bit form
 
 
-@ISLANDS.lowers("sigmoid", "tanh", "exp", "nn.gelu", "nn.gelu_tanh")
-def lower_float_function(island: Island) -> Value:
+@QUANTIZED.lowers("sigmoid", "tanh", "exp", "gelu", "gelu_tanh")
+def lower_float_function(task: Task) -> Value:
     """sigmoid, tanh, exp and gelu, for which the reference itself builds a table in float32."""
-    x = _operand(island, island.core.args[0])
+    x, kind = _operand(task), task.operator.kind
     if x.dtype == "int16":
-        kind = name_of(island.core).removeprefix("relax.")
         if kind in _INTERPOLATED:
-            return int16.lower_int16_table(island, x, kind.removeprefix("nn."), _INTERPOLATED[kind])
-        return int16.lower_int16_function(island, x, kind)
-    return lookup(island, x, float_table(_TABULATED[name_of(island.core)], x, island.output))
+            return int16.lower_int16_table(task, x, kind, _INTERPOLATED[kind])
+        return int16.lower_int16_function(task, x, kind)
+    return lookup(task, x, float_table(_TABULATED[kind], x, task.output))
 
 
-@ISLANDS.lowers("log")
-def lower_log(island: Island) -> Value:
+@QUANTIZED.lowers("log")
+def lower_log(task: Task) -> Value:
     """The logarithm; inputs that are not positive give the lowest output."""
-    out = island.output
+    out = task.output
     lowest = np.float32(np.float32(fp.range_of(out.dtype)[0] - out.zero_point) * out.scale)
 
     def log(v: float | np.float32) -> float:
         return math.log(v) if v > 0 else float(lowest)
 
-    x = _operand(island, island.core.args[0])
+    x = _operand(task)
     if x.dtype == "int16":
-        return int16.lower_int16_table(island, x, "log", log)
-    return lookup(island, x, float_table(exactly(log), x, out))
+        return int16.lower_int16_table(task, x, "log", log)
+    return lookup(task, x, float_table(exactly(log), x, out))
 
 
-@ISLANDS.lowers("negative")
-def lower_negative(island: Island) -> Value:
+@QUANTIZED.lowers("negative")
+def lower_negative(task: Task) -> Value:
     """Negation. The reference negates stored values, wrapping, and ignores zero points and scales; for real operators it
     saturates."""
-    x, out = _operand(island, island.core.args[0]), island.output
+    x, out = _operand(task), task.output
     if x.dtype == "int16":
-        return int16.lower_int16_negative(island, x)
-    if not island.real and x.declared == out.declared != "uint8":
-        return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
+        return int16.lower_int16_negative(task, x)
+    if not task.real and x.declared == out.declared != "uint8":
+        return lookup(task, x, (-_centred(x) - x.zero_point).astype(out.dtype))
     if x.zero_point or out.zero_point or x.step != out.scale:
         raise NotLowered("a negation of real numbers between zero points or scales")
-    return lookup(island, x, _clipped(-_centred(x), out))
+    return lookup(task, x, _clipped(-_centred(x), out))
 
 
-@ISLANDS.lowers("nn.leakyrelu")
-def lower_leaky_relu(island: Island) -> Value:
+@QUANTIZED.lowers("leakyrelu")
+def lower_leaky_relu(task: Task) -> Value:
     """`MBQM` with one multiplier on each side of zero; the sign of a negative slope is applied after rounding."""
-    x, out = _operand(island, island.core.args[0]), island.output
+    x, out = _operand(task), task.output
     if x.dtype == "int16":
-        return int16.lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
-    slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
+        return int16.lower_int16_leaky_relu(task, x, float(task.attributes["alpha"]))
+    slope = np.float32(x.step * np.float32(task.attributes["alpha"]))
     d = _centred(x)
     if out.once:
         real = np.where(d >= 0, np.float64(x.step), np.float64(slope)) * d
-        return lookup(island, x, _clipped(out.rounded(real / out.scale).astype("int64"), out))
+        return lookup(task, x, _clipped(out.rounded(real / out.scale).astype("int64"), out))
     above = rescale(d, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
     m, s = fp.quantize_multiplier(float(np.float32(slope / out.scale)))
     below = rescale(d, abs(m), s) * (-1 if m < 0 else 1)
-    return lookup(island, x, _clipped(np.where(d >= 0, above, below), out))
+    return lookup(task, x, _clipped(np.where(d >= 0, above, below), out))
 
 
-@ISLANDS.lowers("abs")
-def lower_abs(island: Island) -> Value:
+@QUANTIZED.lowers("abs")
+def lower_abs(task: Task) -> Value:
     """`MBQM(|x - xz|)`, or `|x - xz|` if the scales are equal."""
-    x, out = _operand(island, island.core.args[0]), island.output
+    x, out = _operand(task), task.output
     if x.dtype == "int16":
-        return int16.lower_int16_abs(island, x)
+        return int16.lower_int16_abs(task, x)
     magnitude = np.abs(_centred(x))
     if out.once:
         magnitude = out.rounded(magnitude * (np.float64(x.step) / np.float64(out.scale))).astype("int64")
     elif x.step != out.scale:
         magnitude = rescale(magnitude, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
-    return lookup(island, x, _clipped(magnitude, out))
+    return lookup(task, x, _clipped(magnitude, out))
 
 
-@ISLANDS.lowers("divide")
-def lower_divide(island: Island) -> Value:
-    """Division, only as part of hard swish (`x * relu6(x + 3) / 6`) or L2 normalization (`x` over its norm)."""
-    if normalized(island.reader, island.core) is not None:
-        return lower_l2_normalization(island)
-    return lower_hard_swish(island)
-
-
-def lower_elu(island: Island, x: Value) -> Value:
+@QUANTIZED.lowers("elu")
+def lower_elu(task: Task) -> Value:
     """elu: `x`, or `exp(x) - 1` below zero."""
-    stored = _operand(island, x)
+    stored = _operand(task)
     if stored.dtype != "int8":
         raise NotLowered(f"an elu of {stored.dtype}, which the reference does not have")
-    return lookup(island, stored, float_table(exactly(lambda v: math.expm1(v) if v < 0 else v), stored, island.output))
+    return lookup(task, stored, float_table(exactly(lambda v: math.expm1(v) if v < 0 else v), stored, task.output))
 
 
-def lower_hard_swish(island: Island) -> Value:
-    """Hard swish, `x * relu6(x + 3) / 6` in the importer's expansion, in the reference's 16-bit arithmetic."""
-    bound = island.reader.match(island.core, HARD_SWISH)
-    if bound is None:
-        raise NotLowered("no integer form of a division")
-    x = _operand(island, bound["x"])
+@QUANTIZED.lowers("hard_swish")
+def lower_hard_swish(task: Task) -> Value:
+    """Hard swish, `x * relu6(x + 3) / 6`, in the reference's 16-bit arithmetic."""
+    x = _operand(task)
     if x.dtype == "int16":
         raise NotLowered("a hard swish of int16, which the reference does not have")
-    return lookup(island, x, hard_swish_table(x, island.output))
+    return lookup(task, x, hard_swish_table(x, task.output))
 
 
-def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
+def lookup(task: Task, x: Quantized, table: np.ndarray) -> Value:
     """Emits the element-wise lookup `table[x - lowest]`; raises `NotLowered` if the output's shape is not that of `x`."""
-    if x.shape != island.output.shape:
-        raise NotLowered(f"a table from the shape {x.shape} to {island.output.shape}")
+    if x.shape != task.output.shape:
+        raise NotLowered(f"a table from the shape {x.shape} to {task.output.shape}")
     lowest = fp.range_of(x.dtype)[0]
-    return island.elementwise(
+    return task.elementwise(
         "lut",
         lambda index, a, t: t[a[index].astype("int32") - i32(lowest)],
-        [x.operand, table.astype(island.output.dtype)],
+        [x.operand, table.astype(task.output.dtype)],
         input_zero_point=x.zero_point,
-        output_zero_point=island.output.zero_point,
+        output_zero_point=task.output.zero_point,
         lowest=lowest,
     )
 
@@ -184,8 +171,8 @@ def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     return np.clip(wrapped, out.lo, out.hi)
 
 
-def _operand(island: Island, value: Value) -> Quantized:
-    x = island.activation(value)
+def _operand(task: Task) -> Quantized:
+    x = task.operator.activation()
     if x.dtype not in STORED_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     return x
@@ -267,15 +254,15 @@ def _one(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.float32],
 
 
 _TABULATED = {
-    "relax.sigmoid": _sigmoid,
-    "relax.tanh": exactly(math.tanh),
-    "relax.exp": exactly(_exp),  # correctly rounded, as C's expf almost always is and numpy's is not
-    "relax.nn.gelu": _gelu,
-    "relax.nn.gelu_tanh": _gelu_tanh,
+    "sigmoid": _sigmoid,
+    "tanh": exactly(math.tanh),
+    "exp": exactly(_exp),  # correctly rounded, as C's expf almost always is and numpy's is not
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
 }
 # for int16: lowered to interpolated tables
 _INTERPOLATED: dict[str, Callable[[np.float32], float]] = {
     "exp": _exp,
-    "nn.gelu": _one(_gelu),
-    "nn.gelu_tanh": _one(_gelu_tanh),
+    "gelu": _one(_gelu),
+    "gelu_tanh": _one(_gelu_tanh),
 }

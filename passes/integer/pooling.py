@@ -16,22 +16,16 @@ import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
 from tvm_cascade.passes.integer.convolution import te_pad2d
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
     quantize_multiplier,
 )
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    Output,
-    Quantized,
-    bounded_multiplier,
-)
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, Output, Task, bounded_multiplier
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Operator, Quantized
+from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.schedules.kernels.spec import HALF_UP, ONCE
 
 _NONE = (0, 0, 0, 0)
@@ -39,11 +33,11 @@ _HEAD_ROOM = 8  # left shift of an average's sum, so that the first of MBQM's tw
 _OUTSIDE = "an average with a window outside of its map"
 
 
-@DIRECT.lowers("nn.max_pool2d")
-def lower_max_pool2d(island: Island) -> Value:
+@DIRECT.lowers("max_pool2d")
+def lower_max_pool2d(task: Task) -> Value:
     """A max pool, of stored values as they are; padding is the least of them."""
-    out = island.output
-    (kh, kw), (sy, sx), (dy, dx), padding = _window(island)
+    out = task.output
+    (kh, kw), (sy, sx), (dy, dx), padding = _window(task)
 
     def compute(a: Tensor) -> Tensor:
         padded = te_pad2d(a, padding, np.iinfo(out.dtype).min, "max_pool2d_pad")
@@ -55,33 +49,31 @@ def lower_max_pool2d(island: Island) -> Value:
         )
         return te.compute(out.shape, lambda *i: out.clamped(acc[i].astype("int32")), name="max_pool2d")
 
-    return island.emitter.call("max_pool2d", compute, [island.core.args[0]], **_attributes(island, padding))
+    return task.emitter.call("max_pool2d", compute, [task.source(0)], **_attributes(task, padding))
 
 
-@ISLANDS.lowers("nn.avg_pool2d")
-def lower_average_island(island: Island) -> Value:
-    """Average pooling of floats between dequantize and quantize: the reference's form if the quantizations are equal."""
-    x = island.operand(0)
-    out, padded = island.output, any(_declared_padding(island.core)) and bool(island.core.attrs.count_include_pad)
+@QUANTIZED.lowers("avg_pool2d")
+def lower_average_island(task: Task) -> Value:
+    """Average pooling of real numbers: the reference's form if the quantizations are equal."""
+    x = task.operator.quantized(0)
+    out, padded = task.output, any(_declared_padding(task.operator)) and bool(task.attributes["count_include_pad"])
     if x.step == out.scale and x.zero_point == out.zero_point and not out.once and not padded:
-        return _average(island, x.value)
-    return _scaled_average(island, x)
+        return _average(task, x.source)
+    return _scaled_average(task, x)
 
 
-def lower_average_pool2d(island: Island) -> Value:
-    """Average pooling of stored values, imported as `astype int32 -> avg_pool2d -> astype`."""
-    widened = island.reader.define(island.core.args[0])
-    if name_of(widened) != "relax.astype" or dtype_of(widened.args[0]) not in STORED_TYPES:
-        raise NotLowered("an average of values that are not stored integers")
-    return _average(island, widened.args[0])
+@DIRECT.lowers("stored_average")
+def lower_average_pool2d(task: Task) -> Value:
+    """Lower average pooling of stored values."""
+    return _average(task, task.source(0))
 
 
-def _average(island: Island, source: Value) -> Value:
-    out = island.output
-    (kh, kw), (sy, sx), dilation, padding = _window(island)
+def _average(task: Task, source: Value) -> Value:
+    out = task.output
+    (kh, kw), (sy, sx), dilation, padding = _window(task)
     if dilation != (1, 1):
         raise NotLowered("a dilated average")
-    _, height, width, _ = (int(d) for d in source.ty.shape.values)
+    _, height, width, _ = shape_of(source)
     top, left = padding[:2]
     ends = [int(_inside(i32(y), sy, top, kh, 0, height)) for y in (0, out.shape[1] - 1)]
     ends += [int(_inside(i32(x), sx, left, kw, 0, width)) for x in (0, out.shape[2] - 1)]
@@ -89,7 +81,7 @@ def _average(island: Island, source: Value) -> Value:
         raise NotLowered(_OUTSIDE)
 
     def compute(a: Tensor) -> Tensor:
-        acc = _window_sums(island, a)
+        acc = _window_sums(task, a)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             rows = _inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
@@ -99,7 +91,7 @@ def _average(island: Island, source: Value) -> Value:
         return te.compute(out.shape, finish, name="avg_pool2d")
 
     rounding = {"rounding": HALF_UP} if out.offset else {}
-    return island.emitter.call("avg_pool2d", compute, [source], **_attributes(island, padding), **rounding)
+    return task.emitter.call("avg_pool2d", compute, [source], **_attributes(task, padding), **rounding)
 
 
 def te_average(out: Output, total: Scalar, count: Scalar) -> Scalar:
@@ -110,23 +102,23 @@ def te_average(out: Output, total: Scalar, count: Scalar) -> Scalar:
     return out.clamped(tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count))
 
 
-def _window_sums(island: Island, a: Tensor) -> Tensor:
+def _window_sums(task: Task, a: Tensor) -> Tensor:
     """The sum of the stored values in every window, int32; padding counts as 0."""
-    (kh, kw), (sy, sx), _, padding = _window(island)
+    (kh, kw), (sy, sx), _, padding = _window(task)
     padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
     ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
     return te.compute(
-        island.output.shape,
+        task.output.shape,
         lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
         name="avg_pool2d_acc",
     )
 
 
-def _scaled_average(island: Island, x: Quantized) -> Value:
+def _scaled_average(task: Task, x: Quantized) -> Value:
     """`MBQM` of `sum (x - z)` by `s / (s_out n)`, n the pixels of the window inside the map or, with `count_include_pad`,
     inside the padded map. If there are several n, tables hold the multiplier and the shift of each."""
-    out = island.output
-    (kh, kw), (sy, sx), dilation, padding = _window(island)
+    out = task.output
+    (kh, kw), (sy, sx), dilation, padding = _window(task)
     if dilation != (1, 1) or x.constant is not None:
         raise NotLowered("a dilated average, or one of a constant")
     bound = kh * kw * x.span
@@ -135,7 +127,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     head_room = _HEAD_ROOM if bound << _HEAD_ROOM <= INT32_MAX >> 1 else 0
     bound <<= head_room
     _, height, width, _ = x.shape
-    declared = _declared_padding(island.core) if bool(island.core.attrs.count_include_pad) else _NONE
+    declared = _declared_padding(task.operator) if bool(task.attributes["count_include_pad"]) else _NONE
 
     def rows(y: Index, counted: tuple[int, int, int, int]) -> Scalar:
         return _inside(y, sy, padding[0], kh, -counted[0], height + counted[2])
@@ -156,7 +148,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     taken = np.array([m for m, _ in pairs.values()]), np.array([s for _, s in pairs.values()])
 
     def compute(a: Tensor, *given: Tensor) -> Tensor:
-        acc = _window_sums(island, a)
+        acc = _window_sums(task, a)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             taps = rows(y, _NONE) * columns(xx, _NONE) if any(padding) else i32(kh * kw)
@@ -169,15 +161,15 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         return te.compute(out.shape, finish, name="avg_pool2d")
 
     (m, s), single = next(iter(pairs.values())), len(pairs) == 1
-    return island.emitter.call(
+    return task.emitter.call(
         "scaled_avg_pool2d",
         compute,
-        [x.value, *(() if single else tables)],
+        [x.source, *(() if single else tables)],
         input_zero_point=x.zero_point,
         output_zero_point=out.zero_point,
         head_room=head_room,
         **({"rounding": ONCE} if out.once else {}),
-        **_attributes(island, padding),
+        **_attributes(task, padding),
         **({"multiplier": m, "shift": s} if single else {}),
     )
 
@@ -190,25 +182,25 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
     return tables
 
 
-@ISLANDS.lowers("mean", "sum")
-def lower_sum(island: Island) -> Value:
+@QUANTIZED.lowers("mean", "sum")
+def lower_sum(task: Task) -> Value:
     """Mean: the multiplier, shifted up as far as possible, is divided by the count. Sum, as the reference's of uint8. (The
     reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""
-    found, kind = rescaled_sum(island), name_of(island.core).removeprefix("relax.")
+    found, kind = rescaled_sum(task), task.operator.kind
 
     def compute(a: Tensor) -> Tensor:
-        acc = te_reduced(island, a, te.sum, lambda element: element.astype("int32"), f"{kind}_acc")
-        return te.compute(island.output.shape, lambda *index: found.stored(acc[index]), name=kind)
+        acc = te_reduced(task, a, te.sum, lambda element: element.astype("int32"), f"{kind}_acc")
+        return te.compute(task.output.shape, lambda *index: found.stored(acc[index]), name=kind)
 
-    return island.emitter.call(
+    return task.emitter.call(
         kind,
         compute,
-        [found.x.value],
-        axes=tuple(reduced_axes(island)),
+        [found.x.source],
+        axes=tuple(reduced_axes(task.operator)),
         input_zero_point=found.x.zero_point,
         multiplier=found.multiplier,
         shift=found.shift,
-        **island.output.described,
+        **task.output.described,
     )
 
 
@@ -229,32 +221,32 @@ class RescaledSum:
         return self.output.stored(self.output.rescaled(centred, self.multiplier, self.shift, bound))
 
 
-def rescaled_sum(island: Island) -> RescaledSum:
+def rescaled_sum(task: Task) -> RescaledSum:
     """The arithmetic of a mean or a sum. Raises `NotLowered` where 32 bits do not hold it."""
-    x, kind = island.operand(0), name_of(island.core).removeprefix("relax.")
-    count = prod(x.shape[a] for a in reduced_axes(island))
-    ratio, once = np.float64(x.step) / np.float64(island.output.scale), island.output.once
+    x, kind = task.operator.quantized(0), task.operator.kind
+    count = prod(x.shape[a] for a in reduced_axes(task.operator))
+    ratio, once = np.float64(x.step) / np.float64(task.output.scale), task.output.once
     m, s = quantize_multiplier(float(ratio / count if once and kind == "mean" else ratio))
     if kind == "mean" and not once:
         bits = min(count.bit_length() - 1, 32, 31 + s)
         m, s = (m << bits) // count, s - bits
     if s > 30 or count * x.span > INT32_MAX:
         raise NotLowered(f"a {kind} whose sum or multiplier exceeds 32 bits")
-    return RescaledSum(x, island.output, count, m, s)
+    return RescaledSum(x, task.output, count, m, s)
 
 
-def reduced_axes(island: Island) -> list[int]:
+def reduced_axes(operator: Operator) -> list[int]:
     """The axes that a reduction reduces, ascending."""
-    rank, given = len(island.operand(0).shape), island.core.attrs.axis
-    return sorted({int(a) % rank for a in given} if given is not None else range(rank))
+    rank, given = len(operator.quantized(0).shape), operator.attributes["axis"]
+    return sorted({a % rank for a in given} if given is not None else range(rank))
 
 
 def te_reduced(
-    island: Island, a: Tensor, reduce: Callable[..., Scalar], element: Callable[[Scalar], Scalar], name: str
+    task: Task, a: Tensor, reduce: Callable[..., Scalar], element: Callable[[Scalar], Scalar], name: str
 ) -> Tensor:
-    """A TE stage of the output's shape: `reduce` over `element(a[...])` along the island's reduced axes."""
-    axes, rank = reduced_axes(island), len(a.shape)
-    keepdims = bool(island.core.attrs.keepdims)
+    """A TE stage of the output's shape: `reduce` over `element(a[...])` along the task's reduced axes."""
+    axes, rank = reduced_axes(task.operator), len(a.shape)
+    keepdims = bool(task.attributes["keepdims"])
     reduced = {axis: te.reduce_axis((0, int(a.shape[axis])), f"r{axis}") for axis in axes}
 
     def at(*index: Index) -> Scalar:
@@ -263,7 +255,7 @@ def te_reduced(
         indices = tuple(reduced.get(axis, left[axis]) for axis in range(rank))
         return reduce(element(a[indices]), axis=list(reduced.values()))
 
-    return te.compute(island.output.shape, at, name=name)
+    return te.compute(task.output.shape, at, name=name)
 
 
 def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
@@ -273,28 +265,28 @@ def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int
 
 
 def _window(
-    island: Island,
+    task: Task,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
     """Kernel, strides, dilation and padding (top, left, bottom, right), enlarged as far as windows reach in ceil mode."""
-    attrs = island.core.attrs
-    if str(attrs.layout) != "NHWC":
-        raise NotLowered(f"a pool in the layout {attrs.layout}")
-    (kh, kw), (sy, sx), (dy, dx) = (tuple(int(v) for v in t) for t in (attrs.pool_size, attrs.strides, attrs.dilation))
-    top, left, bottom, right = _declared_padding(island.core)
-    _, height, width, _ = shape_of(island.core.args[0])
-    _, rows, columns, _ = island.output.shape
+    attrs = task.attributes
+    if attrs["layout"] != "NHWC":
+        raise NotLowered(f"a pool in the layout {attrs['layout']}")
+    (kh, kw), (sy, sx), (dy, dx) = attrs["pool_size"], attrs["strides"], attrs["dilation"]
+    top, left, bottom, right = _declared_padding(task.operator)
+    _, height, width, _ = task.operator.value(0).shape
+    _, rows, columns, _ = task.output.shape
     bottom = max(bottom, (rows - 1) * sy + (kh - 1) * dy + 1 - height - top)
     right = max(right, (columns - 1) * sx + (kw - 1) * dx + 1 - width - left)
     return (kh, kw), (sy, sx), (dy, dx), (top, left, bottom, right)
 
 
-def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
+def _declared_padding(pool: Operator) -> tuple[int, int, int, int]:
     """The padding in the pool's attributes: top, left, bottom, right."""
-    top, left, *rest = (int(p) for p in pool.attrs.padding)
+    top, left, *rest = pool.attributes["padding"]
     bottom, right = rest or (top, left)
     return top, left, bottom, right
 
 
-def _attributes(island: Island, padding: tuple[int, ...]) -> dict[str, object]:
-    window = {k: tuple(int(v) for v in island.core.attrs[k]) for k in ("pool_size", "strides", "dilation")}
-    return {**window, "padding": padding, "clamp": island.output.clamp, "layout": "NHWC"}
+def _attributes(task: Task, padding: tuple[int, ...]) -> dict[str, object]:
+    window = {k: task.attributes[k] for k in ("pool_size", "strides", "dilation")}
+    return {**window, "padding": padding, "clamp": task.output.clamp, "layout": "NHWC"}

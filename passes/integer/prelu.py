@@ -5,35 +5,41 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.task import QUANTIZED, Task, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
+from tvm_cascade.program.operator import Quantized, computed, constant, quantized
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 _HEAD_ROOM = 8  # left shift of values before they are rescaled by float slopes
-SLOPED = ("add", ("nn.relu", "x"), ("multiply", "slopes", ("minimum", "x", 0.0)))  # a prelu with one slope per element
 
 
-@ISLANDS.lowers("nn.prelu")
-def lower_prelu(island: Island) -> Value:
-    """prelu with one slope per channel, or one for all; the importer reshapes slopes to a vector."""
-    given = island.reader.define(island.core.args[1])
-    slopes = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
-    axis = int(island.core.attrs.axis) % len(island.output.shape)
-    real = constant_of(given)
-    if slopes is None and real is not None and island.real:
-        return _by_floats(island, island.operand(0), real.reshape(-1).astype("float64"), axis)
+@QUANTIZED.lowers("prelu")
+def lower_prelu(task: Task) -> Value:
+    """Lower a prelu with one slope per channel, or one for all, or (axis None) slopes that broadcast to the tensor; readers
+    reshape slopes to a vector."""
+    given = task.operator.operands[1]
+    view, real = computed(given, "reshape"), constant(given)
+    slopes = quantized(given if view is None else view.operands[0])
+    if task.attributes["axis"] is None:
+        x, data = quantized(task.operator.operands[0]), None if slopes is None else slopes.constant
+        if x is None or slopes is None or data is None:
+            raise NotLowered("slopes that are not constant integers")
+        return _sloped(task, x, slopes, data, None)
+    axis = task.attributes["axis"] % len(task.output.shape)
+    if slopes is None and real is not None and task.real:
+        return _by_floats(task, task.operator.quantized(0), real.reshape(-1).astype("float64"), axis)
     if slopes is None or slopes.constant is None:
         raise NotLowered("slopes that are not constant")
     data = slopes.constant.reshape(-1)
-    if data.size not in (1, island.output.shape[axis]):
-        raise NotLowered(f"{data.size} slopes for {island.output.shape[axis]} channels")
-    return _sloped(island, island.operand(0), slopes, data, axis if data.size > 1 else None)
+    if data.size not in (1, task.output.shape[axis]):
+        raise NotLowered(f"{data.size} slopes for {task.output.shape[axis]} channels")
+    return _sloped(task, task.operator.quantized(0), slopes, data, axis if data.size > 1 else None)
 
 
-def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> Value:
+def _by_floats(task: Task, x: Quantized, slopes: np.ndarray, axis: int) -> Value:
     """prelu with float slopes: each becomes a multiplier of its own, applied to `(x - z) << _HEAD_ROOM`."""
-    out = island.output
+    out = task.output
     if x.dtype not in STORED_TYPES or x.constant is not None or slopes.size not in (1, out.shape[axis]):
         raise NotLowered(f"a prelu of {x.dtype} with {slopes.size} slopes")
     ratio, bound = np.float64(x.step) / np.float64(out.scale) / (1 << _HEAD_ROOM), x.reach << _HEAD_ROOM
@@ -47,20 +53,12 @@ def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> V
         below = rescaled_channel(out, d, multipliers[channel], shifts[channel], (m, s), bound)
         return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, bound), below))
 
-    return island.elementwise("scaled_prelu", element, [x.operand, m, s], "prelu")
+    return task.elementwise("scaled_prelu", element, [x.operand, m, s], "prelu")
 
 
-def lower_sloped(island: Island, value: Value, alpha: Value) -> Value:
-    """prelu as the importer expands it (`SLOPED`), with quantized slopes that broadcast to the tensor."""
-    x, slopes = island.reader.dequantized(value), island.reader.dequantized(alpha)
-    if x is None or slopes is None or slopes.constant is None:
-        raise NotLowered("slopes that are not constant integers")
-    return _sloped(island, x, slopes, slopes.constant, None)
-
-
-def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, axis: int | None) -> Value:
+def _sloped(task: Task, x: Quantized, slopes: Quantized, data: np.ndarray, axis: int | None) -> Value:
     """Emits a prelu with quantized slopes `data`, along `axis`, or broadcast if that is None."""
-    out = island.output
+    out = task.output
     if x.dtype not in STORED_TYPES or slopes.dtype not in STORED_TYPES or x.constant is not None:
         raise NotLowered(f"a prelu of {x.dtype} with slopes of {slopes.dtype}")
     if x.shape != out.shape:
@@ -76,7 +74,7 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
         scaled = out.rescaled(d * slope, *below, x.reach * slopes.reach)
         return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, x.reach), scaled))
 
-    return island.elementwise(
+    return task.elementwise(
         "prelu",
         element,
         [x.operand, data],

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Operand
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -18,74 +17,76 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_broadcast,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
+from tvm_cascade.passes.integer.task import INDEX, QUANTIZED, Task, stored_like
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Quantized, computed
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 _MOST_SHIFT = 7  # to the left, of a multiplier of 64-bit numbers
 
 
-@ISLANDS.lowers("max", "min")
-def lower_reduce(island: Island) -> Value:
+@QUANTIZED.lowers("max", "min")
+def lower_reduce(task: Task) -> Value:
     """Reduce max or min; for a real operator the result is requantized if the scales differ."""
-    x = island.operand(0)
-    if not island.output.same_as(x) and island.real:
-        own = in_scale_of(island, x)
-        return from_own_scale(island, own.output, _reduced(own, x))
-    return _reduced(island, _comparable(island, 0))
+    x = task.operator.quantized(0)
+    if not task.output.same_as(x) and task.real:
+        own = in_scale_of(task, x)
+        return from_own_scale(task, own.output, _reduced(own, x))
+    return _reduced(task, _comparable(task, 0))
 
 
-def _reduced(island: Island, x: Quantized) -> Value:
-    kind, reduce = ("reduce_max", te.max) if name_of(island.core) == "relax.max" else ("reduce_min", te.min)
+def _reduced(task: Task, x: Quantized) -> Value:
+    kind, reduce = ("reduce_max", te.max) if task.operator.kind == "max" else ("reduce_min", te.min)
 
     def compute(a: Tensor) -> Tensor:
-        acc = te_reduced(island, a, reduce, lambda element: element, f"{kind}_acc")
-        return te.compute(island.output.shape, lambda *i: island.output.bounded(acc[i]), name=kind)
+        acc = te_reduced(task, a, reduce, lambda element: element, f"{kind}_acc")
+        return te.compute(task.output.shape, lambda *i: task.output.bounded(acc[i]), name=kind)
 
-    return island.emitter.call(kind, compute, [x.value], axes=tuple(reduced_axes(island)))
+    return task.emitter.call(kind, compute, [x.source], axes=tuple(reduced_axes(task.operator)))
 
 
-@ISLANDS.lowers("maximum", "minimum")
-def lower_compare(island: Island) -> Value:
+@QUANTIZED.lowers("maximum", "minimum")
+def lower_compare(task: Task) -> Value:
     """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first.
     The reference compares and copies stored values, whatever their scales and the output's."""
-    if island.real:
-        return _extreme(island, [_real_operand(island, a) for a in island.core.args])
-    operands = [island.operand(k).like(island.output) for k in range(2)]
-    if any(x.dtype != island.output.dtype for x in operands):
+    if task.real:
+        return _extreme(task, [_real_operand(task, k) for k in range(2)])
+    operands = [stored_like(task.operator.quantized(k), task.output) for k in range(2)]
+    if any(x.dtype != task.output.dtype for x in operands):
         raise NotLowered("operands and output of different types")
-    return _extreme(island, [x.operand for x in operands])
+    return _extreme(task, [x.operand for x in operands])
 
 
-def _real_operand(island: Island, expr: Value) -> Operand:
+def _real_operand(task: Task, index: int) -> Operand:
     """An operand requantized to the output; nested maxima and minima (ONNX's Max of several tensors) are lowered first."""
-    inner = island.reader.define(expr)
-    if name_of(inner) not in ("relax.maximum", "relax.minimum"):
-        return in_output_scale(island, expr)
-    out = island.output
-    return lower_compare(island.writing(out.like(out, shape_of(expr), out.scale), inner))
+    inner = computed(task.operator.operands[index], "maximum", "minimum")
+    if inner is None:
+        return in_output_scale(task, index)
+    out = task.output
+    return lower_compare(task.writing(out.like(out, inner.output.shape, out.scale), inner))
 
 
-def _extreme(island: Island, parts: list[Operand]) -> Value:
-    kind = name_of(island.core).removeprefix("relax.")
+def _extreme(task: Task, parts: list[Operand]) -> Value:
+    kind = task.operator.kind
     choose = tirx.max if kind == "maximum" else tirx.min
-    return island.elementwise(
+    return task.elementwise(
         kind,
-        lambda index, p, q: island.output.bounded(choose(te_broadcast(p, index), te_broadcast(q, index))),
+        lambda index, p, q: task.output.bounded(choose(te_broadcast(p, index), te_broadcast(q, index))),
         sorted(parts, key=lambda part: isinstance(part, np.ndarray)),
     )
 
 
-@ISLANDS.lowers("prod")
-def lower_product(island: Island) -> Value:
+@QUANTIZED.lowers("prod")
+def lower_product(task: Task) -> Value:
     """Product over axes: int32, in row-major order; every multiplication, and then the result, is scaled by
     `MBQM64(s / s_out^(1/n))` for n elements, and so rounded."""
-    x = island.operand(0)
-    if island.real:
+    x = task.operator.quantized(0)
+    if task.real:
         raise NotLowered("a product of real numbers, which the reference's steps would round n times")
-    count = prod(x.shape[a] for a in reduced_axes(island))
-    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale) ** (1 / count)))
+    count = prod(x.shape[a] for a in reduced_axes(task.operator))
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(task.output.scale) ** (1 / count)))
     if s > _MOST_SHIFT:
         raise NotLowered("a product whose multiplier exceeds its range")
     factor, empty = i32(int(once_rounded(np.int32(m)))), i32(INT32_MAX)  # TVM takes no number for the least int32
@@ -100,25 +101,25 @@ def lower_product(island: Island) -> Value:
     multiply = te.comm_reducer(times, lambda _dtype: empty, name="product")  # of the axes' order, which stays
 
     def compute(a: Tensor) -> Tensor:
-        acc = te_reduced(island, a, multiply, x.centred, "reduce_prod_acc")
+        acc = te_reduced(task, a, multiply, x.centred, "reduce_prod_acc")
         return te.compute(
-            island.output.shape, lambda *i: island.output.stored(scaled(acc[i].astype("int64"))), name="reduce_prod"
+            task.output.shape, lambda *i: task.output.stored(scaled(acc[i].astype("int64"))), name="reduce_prod"
         )
 
-    return island.emitter.call("reduce_prod", compute, [x.value], axes=tuple(reduced_axes(island)))
+    return task.emitter.call("reduce_prod", compute, [x.source], axes=tuple(reduced_axes(task.operator)))
 
 
 @INDEX.lowers("argmax", "argmin")
-def lower_arg(island: Island) -> Value:
+def lower_arg(task: Task) -> Value:
     """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it.
 
     Of floats a NaN is the extreme, as in PyTorch and NumPy."""
-    data = island.core.args[0]
-    if dtype_of(data) not in (*STORED_TYPES, "int32", "float32") or island.core.attrs.axis is None:
-        raise NotLowered(f"an arg max of {dtype_of(data)}, or over all axes")
-    largest = name_of(island.core) == "relax.argmax"
+    data = task.operator.value(0)
+    if data.dtype not in (*STORED_TYPES, "int32", "float32") or task.attributes["axis"] is None:
+        raise NotLowered(f"an arg max of {data.dtype}, or over all axes")
+    largest = task.operator.kind == "argmax"
     kind, reduce = ("arg_max", te.max) if largest else ("arg_min", te.min)
-    is_float, shape = dtype_of(data) == "float32", shape_of(data)
+    is_float, shape = data.dtype == "float32", data.shape
     if is_float:
         reduce = te.comm_reducer(
             lambda a, b: tirx.Select(tirx.any(a >= b if largest else a <= b, tirx.isnan(a)), a, b),
@@ -128,25 +129,25 @@ def lower_arg(island: Island) -> Value:
     def is_best(element: Scalar, best: Scalar) -> Scalar:
         return tirx.any(element.equal(best), tirx.isnan(element)) if is_float else element.equal(best)
 
-    axis, keepdims = int(island.core.attrs.axis) % len(shape), bool(island.core.attrs.keepdims)
-    extent, dtype = shape[axis], island.output.dtype
+    axis, keepdims = task.attributes["axis"] % len(shape), bool(task.attributes["keepdims"])
+    extent, dtype = shape[axis], task.output.dtype
 
     def indices(index: tuple[Index, ...], at: Index) -> tuple[Index, ...]:
         return (*index[:axis], at, *index[axis + (1 if keepdims else 0) :])
 
     def compute(a: Tensor) -> Tensor:
         rv, ri = te.reduce_axis((0, extent), "rv"), te.reduce_axis((0, extent), "ri")
-        best = te.compute(island.output.shape, lambda *i: reduce(a[indices(i, rv)], axis=[rv]), name=f"{kind}_best_acc")
+        best = te.compute(task.output.shape, lambda *i: reduce(a[indices(i, rv)], axis=[rv]), name=f"{kind}_best_acc")
         first = te.compute(
-            island.output.shape,
+            task.output.shape,
             lambda *i: te.min(
                 tirx.Select(is_best(a[indices(i, ri)], best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
             ),
             name=f"{kind}_acc",
         )
-        return te.compute(island.output.shape, lambda *i: first[i].astype(dtype), name=kind)
+        return te.compute(task.output.shape, lambda *i: first[i].astype(dtype), name=kind)
 
-    return island.emitter.call(kind, compute, [data], axis=axis)
+    return task.emitter.call(kind, compute, [data.source], axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,9 @@ class IntegerMean:
         return te.compute(made, lambda *i: tirx.truncdiv(acc[i], count).astype("int32"), name="mean")
 
 
-def _comparable(island: Island, index: int) -> Quantized:
+def _comparable(task: Task, index: int) -> Quantized:
     """Operand `index`; raises `NotLowered` unless it has the output's quantization, so that stored values are comparable."""
-    x = island.operand(index)
-    if not island.output.same_as(x):
+    x = task.operator.quantized(index)
+    if not task.output.same_as(x):
         raise NotLowered("operands and output of unequal scales")
     return x

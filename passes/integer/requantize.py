@@ -1,9 +1,9 @@
-"""Quantize, dequantize and requantize, as TFLite's reference computes them.
+"""Quantizing, dequantizing and requantizing, as TFLite's reference computes them.
 
 Operators of ONNX and PyTorch whose results are elements of their operands (select, maximum, minimum) may have operands
 and results of different scales. Quantizing is monotone, so `quantize(max(a, b))` is `max(quantize(a), quantize(b))`:
 operands are requantized to the output's scale first (`in_output_scale`), results of reductions afterwards (`in_scale_of`).
-TFLite refuses such files, or ignores the scales; these helpers are only used for real operators (`Island.real`).
+TFLite refuses such files, or ignores the scales; these helpers are only used for real operators (`Task.real`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, range_of, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier, in_quantization_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Quantized, constant, quantized
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered, positive
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
@@ -58,7 +59,7 @@ def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
 
         return te.compute(x.shape, at, name="dequantize")
 
-    return emitter.call("dequantize", compute, [x.value], input_zero_point=x.zero_point)
+    return emitter.call("dequantize", compute, [x.source], input_zero_point=x.zero_point)
 
 
 def lower_sign(source: Value, emitter: Emitter) -> Value:
@@ -83,37 +84,39 @@ def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
     return np.clip(out.rounded(bounded).astype("int64") + out.zero_point, out.lo, out.hi)
 
 
-@ISLANDS.lowers("dequantize")
-def lower_requantize(island: Island) -> Value:
-    """dequantize -> quantize: stored integers to another quantization. Two operators of a file compute in floats instead."""
-    if island.explicit:
-        raise NotLowered("a dequantize and a quantize of their own")
-    source = island.reader.dequantized(island.core)
-    if source is None:
-        raise NotLowered("its input's quantization is not constant")
-    return requantized(island, source)
+@QUANTIZED.lowers("requantize")
+def lower_requantize(task: Task) -> Value:
+    """Lower stored integers to another quantization. Two operators of a file compute in floats instead."""
+    return of_other_scale(task, task.operator.quantized(0))
 
 
-def requantized(island: Island, source: Quantized) -> Value:
-    """A stored tensor (of the old function or the new one) requantized to the island's output."""
-    x, out = stored(source), island.output
+def of_other_scale(task: Task, source: Quantized) -> Value:
+    """Requantize an operand to the task's output. Raises `NotLowered` where the file computes its real numbers."""
+    if source.explicit:
+        raise NotLowered("real numbers that the file computes, and quantizes")
+    return requantized(task, source)
+
+
+def requantized(task: Task, source: Quantized) -> Value:
+    """A stored tensor (of the old function or the new one) requantized to the task's output."""
+    x, out = stored(source), task.output
     if out.same_as(x) and out.whole:
-        return island.emitter.new(x.value)
-    return rescaled(island, "requantize", x, np.float64(x.step) / np.float64(out.scale))
+        return task.emitter.new(x.source)
+    return rescaled(task, "requantize", x, np.float64(x.step) / np.float64(out.scale))
 
 
-def from_own_scale(island: Island, own: Output, value: Value) -> Value:
-    """`value`, stored in the fixed quantization `own` of a reference kernel, requantized to the island's output."""
-    return requantized(island, Quantized(value, np.array([own.scale]), own.zero_point, own.dtype, own.shape))
+def from_own_scale(task: Task, own: Output, value: Value) -> Value:
+    """`value`, stored in the fixed quantization `own` of a reference kernel, requantized to the task's output."""
+    return requantized(task, in_quantization_of(own, value))
 
 
-def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Value:
+def rescaled(task: Task, kind: str, x: Quantized, ratio: np.float64) -> Value:
     """`clamp(MBQM(x - z) + z_out)` with the multiplier of `ratio`, or rounded once (`Output.once`)."""
     if x.constant is not None:
         raise NotLowered("its input is constant")
-    out = island.output
-    m, s = integer.bounded_multiplier(ratio)
-    return island.elementwise(
+    out = task.output
+    m, s = bounded_multiplier(ratio)
+    return task.elementwise(
         kind,
         _Rescaled(x.zero_point, x.reach, m, s, out),
         [x.operand],
@@ -144,7 +147,7 @@ class _Rescaled:
 
 def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: int, out: Output) -> Value:
     """`clamp(MBQM(x - z) + z_out)` of stored integers `x` of up to 32 bits; all sums wrap in 32 bits, as the reference's do."""
-    m, s = integer.bounded_multiplier(np.float64(integer.positive(scale)) / np.float64(integer.positive(out.scale)))
+    m, s = bounded_multiplier(np.float64(positive(scale)) / np.float64(positive(out.scale)))
     bound = -range_of(dtype_of(x))[0] + abs(zero_point) + range_of(dtype_of(x))[1]
 
     def compute(a: Tensor) -> Tensor:
@@ -163,26 +166,25 @@ def stored(x: Quantized) -> Quantized:
     return x
 
 
-def in_output_scale(island: Island, expr: Value) -> Operand:
-    """An operand requantized to the island's output.
+def in_output_scale(task: Task, index: int) -> Operand:
+    """Return an operand requantized to the task's output.
 
     Raises
     ------
     NotLowered
         If the operand is neither a float constant nor dequantized from integers.
     """
-    core, out = island.reader.define(expr), island.output
-    data, operand = constant_of(core), island.reader.dequantized(expr)
+    given, out = task.operator.operands[index], task.output
+    data, operand = constant(given), quantized(given)
     if operand is not None and operand.constant is not None and operand.scale.size == 1:
         data = (operand.constant.astype("int64") - operand.zero_point).astype("float32") * operand.step
     if data is not None and data.dtype == np.float32:
         return stored_numbers(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
     if operand is None or operand.constant is not None:
-        raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
-    inner = out.like(out, shape_of(expr), out.scale)
-    return lower_requantize(island.writing(inner, core))
+        raise NotLowered(f"an operand of {task.operator.kind} is not dequantized from integers")
+    return of_other_scale(task.writing(out.like(out, operand.shape, out.scale)), operand)
 
 
-def in_scale_of(island: Island, x: Quantized) -> Island:
-    """The island with an output of the same shape in the quantization of `x`, its operand."""
-    return island.writing(island.output.like(x, island.output.shape, x.step))
+def in_scale_of(task: Task, x: Quantized) -> Task:
+    """The task with an output of the same shape in the quantization of `x`, its operand."""
+    return task.writing(task.output.like(x, task.output.shape, x.step))

@@ -11,29 +11,30 @@ from collections.abc import Callable
 import numpy as np
 
 from tvm_cascade.passes.integer import l2_normalization as newton
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, srdhm, te_rescale
 from tvm_cascade.passes.integer.int16_lookup import lower_int16_table
-from tvm_cascade.passes.integer.island import ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.lookup import lookup, rescale
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
 from tvm_cascade.passes.integer.untyped import Scalar, Value
+from tvm_cascade.program.operator import Quantized
+from tvm_cascade.program.quant import NotLowered
 
 _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
 _HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
 
 
-@ISLANDS.lowers("rsqrt")
-def lower_inverse_root(island: Island) -> Value:
+@QUANTIZED.lowers("rsqrt")
+def lower_inverse_root(task: Task) -> Value:
     """rsqrt. Zero gives the highest output; so do negative inputs, which the reference refuses."""
-    x, out = island.operand(0), island.output
+    x, out = task.operator.quantized(0), task.output
     if x.dtype == "int16":
         highest = np.float32(32767) * out.scale
         return lower_int16_table(
-            island, x, "rsqrt", lambda v: np.float32(1) / np.sqrt(np.float32(v)) if v > 0 else highest
+            task, x, "rsqrt", lambda v: np.float32(1) / np.sqrt(np.float32(v)) if v > 0 else highest
         )
     if x.dtype != "int8" or x.constant is not None or out.dtype != "int8":
         raise NotLowered(f"an inverse root of {x.dtype}, which the reference does not have")
-    return lookup(island, x, _inverse_roots(x, out))
+    return lookup(task, x, _inverse_roots(x, out))
 
 
 def _inverse_roots(x: Quantized, out: Output) -> np.ndarray:
@@ -63,16 +64,6 @@ def _inverse_root(value: int) -> tuple[int, int]:
         cube = srdhm(srdhm(x, x), x) << 6
         x = (srdhm(newton.HALF_OF_THREE, x) - srdhm(half, cube)) << 3
     return int(srdhm(x, newton.HALF_SQRT_2)) << max(-shift, 0), -max(shift, 0)
-
-
-def differences(island: Island) -> tuple[Quantized, Quantized] | None:
-    """The operands a and b if the island's product is `(a - b) * (a - b)` of stored tensors; else None."""
-    core, reader = island.core, island.reader
-    inner = reader.define(core.args[0])
-    if not core.args[0].same_as(core.args[1]) or name_of(inner) != "relax.subtract":
-        return None
-    a, b = (reader.dequantized(v) for v in inner.args)
-    return None if a is None or b is None else (a, b)
 
 
 def squared_difference(

@@ -10,80 +10,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, is_constant, name_of
-from tvm_cascade.passes.integer.island import DIRECT, FLOAT, INDEX, TESTS, VIEWS, Reader
-from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Value, relax
+from tvm_cascade.passes.integer.expressions import dtype_of, is_constant
+from tvm_cascade.passes.integer.task import DIRECT, FLOAT, INDEX, TESTS
+from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
+from tvm_cascade.passes.islands.reader import VIEWS, Operators, is_boundary
+from tvm_cascade.program.operator import Operator, Quantized, computed
 
 _UNSIGNED = "uint8"
-# operators between dequantize and quantize whose results are stored values of their operands, or averages of them
-_COPIES = frozenset(
-    f"relax.{name}" for name in ("concat", "max", "min", "maximum", "minimum", "image.resize2d", "nn.avg_pool2d")
-)
-_MOVES = frozenset({*VIEWS, "relax.clip", "relax.split"})
+# quantized operators whose results are stored values of their operands, or averages of them
+_COPIES = ("concat", "max", "min", "maximum", "minimum", "resize2d", "avg_pool2d")
+_MOVES = frozenset({*VIEWS, "clip", "split"})
 
 
-def signed_variables(func: Function, bindings: Sequence[Binding], reader: Reader) -> frozenset[Value]:
-    """The variables of type uint8 whose tensors are stored as int8; the result's tuples are among them."""
+def signed_variables(func: Function, bindings: Sequence[Binding], operators: Operators) -> frozenset[Value]:
+    """Return the variables of type uint8 whose tensors are stored as int8; the result's tuples are among them."""
+    if not any(dtype_of(b.var) == _UNSIGNED for b in bindings):
+        return frozenset()
     groups = _Groups()
     groups.keep([*func.params, *relax.analysis.free_vars(func.body.body)])
-    casts = _casts_of_averages(bindings, reader)
+    casts = _casts_of_averages(bindings, operators)
     for binding in bindings:
-        operator = name_of(binding.value)
-        if operator == "relax.quantize":
-            groups.join([binding.var, *_copied(binding.value, reader)])
-        elif operator in TESTS.functions and dtype_of(binding.var) == "bool":
-            groups.join(_stored(binding.value, reader))
+        operator = operators.of(binding.var)
+        kind = operator.kind if isinstance(operator, Operator) else ""
+        if isinstance(operator, Operator) and operator.quant is not None:
+            groups.join([binding.var, *(_stored(operator) if kind in _COPIES else ())])
+        elif isinstance(operator, Operator) and kind in TESTS.functions and dtype_of(binding.var) == "bool":
+            groups.join(_stored(operator))
         elif binding.var in casts:
             groups.join([binding.var, casts[binding.var]])
-        elif operator == "relax.astype" and binding.var in casts.values():
+        elif kind == "astype" and binding.var in casts.values():
             groups.join([binding.var, binding.value.args[0]])
-        elif _moves(binding.value):
+        elif _moves(binding.value, kind):
             groups.join([binding.var, *relax.analysis.free_vars(binding.value)])
-        elif operator not in ("relax.dequantize", *INDEX.functions, *FLOAT.functions):
+        elif not is_boundary(binding.value) and kind not in (*INDEX.functions, *FLOAT.functions):
             groups.keep([binding.var, *relax.analysis.free_vars(binding.value)])
     return frozenset(b.var for b in bindings if dtype_of(b.var) == _UNSIGNED and not groups.is_kept(b.var))
 
 
-def _moves(value: Value) -> bool:
-    """Whether an expression moves stored values, none of them constant: a select may choose between constants."""
+def _moves(value: Value, kind: str) -> bool:
+    """Return True if an expression moves stored values, none of them constant: a select may choose between constants."""
     if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
         fields: Iterable[Any] = getattr(value, "fields", ())
-    elif name_of(value) == "relax.take" and not is_constant(value.args[1]):
+    elif kind == "take" and not is_constant(value.args[1]):
         return False  # computed indices: no integer form
-    elif name_of(value) in _MOVES or name_of(value) in DIRECT.functions:
-        fields = () if name_of(value) == "relax.where" else value.args
+    elif kind in _MOVES or kind in DIRECT.functions:
+        fields = () if kind == "where" else value.args
     else:
         return False
     return not any(is_constant(f) and dtype_of(f) == _UNSIGNED for f in fields)
 
 
-def _casts_of_averages(bindings: Sequence[Binding], reader: Reader) -> Mapping[Value, Value]:
-    """By variable, what it is made from: an average of stored values, and the cast behind it."""
+def _casts_of_averages(bindings: Sequence[Binding], operators: Operators) -> Mapping[Value, Value]:
+    """Return by variable what it is made from: an average of stored values, and the cast behind it."""
     found: dict[Value, Value] = {}
     for binding in bindings:
-        averages = binding.value.args[0] if name_of(binding.value) == "relax.astype" else None
-        pool = reader.define(averages)
-        if name_of(pool) == "relax.nn.avg_pool2d" and dtype_of(binding.var) == _UNSIGNED:
-            found |= {binding.var: averages, averages: pool.args[0]}
+        cast = operators.of(binding.var)
+        pool = (
+            computed(cast.operands[0], "avg_pool2d") if isinstance(cast, Operator) and cast.kind == "astype" else None
+        )
+        if pool is not None and dtype_of(binding.var) == _UNSIGNED:
+            found |= {binding.var: pool.output.source, pool.output.source: pool.value(0).source}
     return found
 
 
-def _copied(quantize: Call, reader: Reader) -> list[Value]:
-    """The stored tensors whose values the island that ends in `quantize` copies."""
-    try:
-        core = reader.island(quantize).core
-    except NotLowered:
-        return []
-    return _stored(core, reader) if name_of(core) in _COPIES else []
-
-
-def _stored(core: Call, reader: Reader) -> list[Value]:
-    """The stored tensors from which the operands of `core` are dequantized."""
+def _stored(operator: Operator) -> list[Value]:
+    """Return the variables of the stored tensors that an operator reads."""
     operands: list[Any] = []
-    for operand in core.args:
-        operands += getattr(reader.define(operand), "fields", [operand])
-    calls = [reader.define(o) for o in operands]
-    return [c.args[0] for c in calls if name_of(c) == "relax.dequantize" and isinstance(c.args[0], relax.Var)]
+    for operand in operator.operands:
+        operands += operand if isinstance(operand, tuple) else [operand]
+    return [o.source for o in operands if isinstance(o, Quantized) and isinstance(o.source, relax.Var)]
 
 
 class _Groups:

@@ -20,12 +20,13 @@ import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.data_movement import transposed
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.int16_lookup import te_interpolated
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
+from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.program.operator import Quantized
+from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
 INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 SUM_BITS = 12  # integer bits of the sum, Q12.19
@@ -42,31 +43,30 @@ _LOWEST16, _HIGHEST16 = fp.range_of("int16")
 _STEPS = 512  # intervals between the samples of an int16 table
 
 
-@ISLANDS.lowers("nn.softmax")
-def lower_softmax(island: Island) -> Value:
+@QUANTIZED.lowers("softmax")
+def lower_softmax(task: Task) -> Value:
     """Softmax along any axis, between two transposes if that is not the last."""
-    rank = len(island.output.shape)
-    axis = int(island.core.attrs.axis) % rank
-    logits, beta = _logits(island)
-    x = island.activation(logits)
+    rank = len(task.output.shape)
+    axis, beta = task.attributes["axis"] % rank, task.attributes.get("beta", 1.0)
+    x = task.operator.activation()
     if axis == rank - 1:
-        return _along_last(island, x, beta)
+        return _along_last(task, x, beta)
     order = [*(a for a in range(rank) if a != axis), axis]
     shape = tuple(x.shape[a] for a in order)
-    moved = replace(x, value=transposed(island.emitter, x.value, order), shape=shape)
-    value = _along_last(replace(island, output=replace(island.output, shape=shape)), moved, beta)
-    return transposed(island.emitter, value, [order.index(a) for a in range(rank)])
+    moved = replace(x, source=transposed(task.emitter, x.source, order), extents=shape)
+    value = _along_last(replace(task, output=replace(task.output, shape=shape)), moved, beta)
+    return transposed(task.emitter, value, [order.index(a) for a in range(rank)])
 
 
-def _along_last(island: Island, x: Quantized, beta: float) -> Value:
-    out = island.output
+def _along_last(task: Task, x: Quantized, beta: float) -> Value:
+    out = task.output
     if x.dtype == "int16":
-        return _int16_along_last(island, x, beta)
+        return _int16_along_last(task, x, beta)
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     zero_point, steps = fp.range_of(out.dtype)[0], 1 << fp.bits_of(out.dtype)
     fixed = abs(float(out.scale) * steps - 1) <= _SCALE_TOLERANCE and out.zero_point == zero_point
-    to_reals = island.real and out.scale * _FINEST >= 1 and out.dtype in BYTE_TYPES
+    to_reals = task.real and out.scale * _FINEST >= 1 and out.dtype in BYTE_TYPES
     if not fixed and not to_reals:
         raise NotLowered(f"a softmax whose result has not the scale 1/{steps} and the zero point {zero_point}")
     if out.shape[-1] > 1 << SUM_BITS:
@@ -76,7 +76,7 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, _rounded_once(out) if to_reals else _as_reference(out.dtype))
 
-    return island.emitter.call("softmax", compute, [x.value, table], axis=len(out.shape) - 1, clamp=out.clamp)
+    return task.emitter.call("softmax", compute, [x.source, table], axis=len(out.shape) - 1, clamp=out.clamp)
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
@@ -118,17 +118,6 @@ def _exp_of_negative(a: np.ndarray) -> np.ndarray:
     for exponent, factor in _EXP_STEPS:
         result = np.where(above & (1 << (31 - INPUT_BITS + exponent)), fp.srdhm(result, factor), result)
     return np.where(a == 0, INT32_MAX, result)
-
-
-def _logits(island: Island) -> tuple[Value, float]:
-    """The softmax's logits and beta; the importer expresses a beta other than 1 as a product in front of the softmax."""
-    inner = island.reader.define(island.core.args[0])
-    if name_of(inner) != "relax.multiply":
-        return island.core.args[0], 1.0
-    beta = constant_of(island.reader.define(inner.args[1]))
-    if beta is None or beta.size != 1:
-        raise NotLowered("a product in front of it that is no beta")
-    return inner.args[0], float(beta.reshape(-1)[0])
 
 
 @dataclass(frozen=True)
@@ -197,10 +186,10 @@ def _te_newton_step(half: Tensor, x: Tensor, *r: Index) -> Scalar:
     return x[r] + fp.te_saturate(error * i64(4))
 
 
-def _int16_along_last(island: Island, x: Quantized, beta: float) -> Value:
+def _int16_along_last(task: Task, x: Quantized, beta: float) -> Value:
     """Softmax of int16 along the last axis, with output scale 1/32768."""
-    out = island.output
-    if island.real:
+    out = task.output
+    if task.real:
         raise NotLowered("a softmax of real numbers of int16, from which the reference's is up to nine steps off")
     if x.constant is not None or out.dtype != "int16" or out.zero_point or float(out.scale) != 1 / (1 << 15):
         raise NotLowered("a softmax of int16 to another type or scale")
@@ -215,7 +204,7 @@ def _int16_along_last(island: Island, x: Quantized, beta: float) -> Value:
         return _te_int16_softmax(a, exps, inverses, (m, s))
 
     axis = len(out.shape) - 1
-    return island.emitter.call("wide_softmax", compute, [x.value, *tables], axis=axis, multiplier=m, shift=s)
+    return task.emitter.call("wide_softmax", compute, [x.source, *tables], axis=axis, multiplier=m, shift=s)
 
 
 def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:

@@ -19,10 +19,10 @@ import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.island import Output, bounded_multiplier
+from tvm_cascade.passes.integer.task import Output, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.program.quant import NotLowered
 
 
 @dataclass(frozen=True, slots=True)

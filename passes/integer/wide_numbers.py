@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Operand
-from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, is_constant, name_of
 from tvm_cascade.passes.integer.fixed_point import i64, te_broadcast
-from tvm_cascade.passes.integer.island import WIDE, Island
+from tvm_cascade.passes.integer.task import WIDE, Task
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
 _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
@@ -26,17 +25,16 @@ _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
 
 
 @WIDE.lowers(*_OPERATORS)
-def lower_wide(island: Island) -> Value | None:
+def lower_wide(task: Task) -> Value | None:
     """An operator of integers, or a cast of them; None, left to Relax, for any other."""
-    name = name_of(island.core).removeprefix("relax.")
-    args = [island.reader.define(a) if is_constant(island.reader.define(a)) else a for a in island.core.args]
-    data = [constant_of(a) for a in args]
-    integers = all(np.dtype(dtype_of(a)).kind in "iu" for a in args)
-    if not integers or all(d is not None for d in data) or any(island.reader.offset(a) for a in args):
+    name = task.operator.kind
+    values = [task.operator.value(k) for k in range(len(task.operator.operands))]
+    integers = all(np.dtype(v.dtype).kind in "iu" for v in values)
+    if not integers or all(v.is_constant for v in values) or any(v.offset for v in values):
         return None
-    operands: list[Operand] = [a if d is None else d for a, d in zip(args, data, strict=True)]
+    operands: list[Operand] = [v.operand for v in values]
 
     def element(index: tuple[Index, ...], *given: Tensor) -> Scalar:
         return _OPERATORS[name](*(te_broadcast(x, index) for x in given))
 
-    return island.elementwise("cast" if name == "astype" else name, element, operands)
+    return task.elementwise("cast" if name == "astype" else name, element, operands)

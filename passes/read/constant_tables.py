@@ -1,11 +1,9 @@
 """Results of single-operand quantized operators on a channel with one stored value: a table of all 256.
 
-`quantize(operator(dequantize(x)))` is requantization, a relu or clip, or a mean over axes besides the channels'. The
+The operator is requantization, a relu or clip, or a mean over axes besides the channels'. The
 tables hold the values computed by `LowerQuantized`, bit for bit. For any other operator there is none.
 """
 
-# TVM's nodes get their fields at run time, where no type checker sees them.
-# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from math import prod
@@ -21,45 +19,47 @@ from tvm_cascade.operators.fixed_point import (
     rescale,
     rescale_even,
 )
-from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Matched, Quantized, Reader, bounded_multiplier
+from tvm_cascade.passes.integer.task import bounded_multiplier
+from tvm_cascade.program.operator import Operator, Quantized, quantized
+from tvm_cascade.program.quant import BYTE_TYPES, NotLowered, Quant
 
-_ELEMENTWISE = ("relax.nn.relu", "relax.clip")
+_ELEMENTWISE = ("relu", "clip")
 
 
-def constant_table(reader: Reader, quantize: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Return the stored tensor read by the island of `quantize`, and the table; None for an island without one."""
+def constant_table(operator: Operator, real: bool) -> tuple[Any, tuple[int, ...]] | None:
+    """Return the stored tensor read by a quantized operator, and the table; None for an operator without one.
+
+    `real`: the operators of the file are defined on real numbers.
+    """
+    quant = operator.quant
     try:
-        island = reader.island(quantize)
-        if island.moves or island.dtype not in BYTE_TYPES or reader.explicit(island.core):
+        if quant is None or operator.moves or quant.dtype not in BYTE_TYPES or operator.explicit:
             return None
-        core = name_of(island.core)
-        x = reader.dequantized(island.core if core == "relax.dequantize" else island.core.args[0])
-        if x is None or x.constant is not None or x.dtype not in BYTE_TYPES:
+        x = quantized(operator.operands[0])
+        if x is None or x.is_constant or x.dtype not in BYTE_TYPES:
             return None
         lowest, highest = range_of(x.dtype)
-        scaled = _scaled(reader, island, x, np.arange(lowest, highest + 1) - x.zero_point)
-    except (NotLowered, AttributeError, IndexError):
+        scaled = _scaled(operator, quant, real, x, np.arange(lowest, highest + 1) - x.zero_point)
+    except (NotLowered, IndexError):
         return None
     if scaled is None:
         return None
-    lo, hi = activation_range(island.bounds, island.step, island.zero_point, island.dtype, reader.real_operators)
-    return x.value, tuple(int(v) for v in np.minimum(np.maximum(scaled + island.zero_point, lo), hi))
+    lo, hi = activation_range(operator.bounds, quant.step, quant.zero_point, quant.dtype, real)
+    return x.source, tuple(int(v) for v in np.minimum(np.maximum(scaled + quant.zero_point, lo), hi))
 
 
-def _scaled(reader: Reader, island: Matched, x: Quantized, centred: np.ndarray) -> np.ndarray | None:
-    """Return the core's results for `centred` stored values, in units of the output's scale; None for an unknown core."""
-    core, real = name_of(island.core), reader.real_operators
+def _scaled(operator: Operator, quant: Quant, real: bool, x: Quantized, centred: np.ndarray) -> np.ndarray | None:
+    """Return the operator's results on `centred` stored values, in units of the output's scale; None for an unknown one."""
     last = rescale_even if real else rescale
-    ratio = np.float64(x.step) / np.float64(island.step)
-    if core == "relax.dequantize":
+    ratio = np.float64(x.step) / np.float64(quant.step)
+    if operator.kind == "requantize":
         return last(centred, *bounded_multiplier(ratio))
-    if core in _ELEMENTWISE:
-        single = np.float64(np.float32(x.step / island.step))
+    if operator.kind in _ELEMENTWISE:
+        single = np.float64(np.float32(x.step / quant.step))
         return last(centred, *bounded_multiplier(ratio if real else single))
-    if core != "relax.mean" or island.core.attrs.axis is None:
+    if operator.kind != "mean" or operator.attributes["axis"] is None:
         return None
-    axes = {int(a) % len(x.shape) for a in island.core.attrs.axis}
+    axes = {int(a) % len(x.shape) for a in operator.attributes["axis"]}
     if len(x.shape) - 1 in axes:
         return None
     count = prod(x.shape[a] for a in axes)

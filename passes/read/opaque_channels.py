@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.operators.table import ELEMENTWISE
-from tvm_cascade.passes.integer.island import Reader
+from tvm_cascade.passes.islands.reader import Operators
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.constant_tables import constant_table
 from tvm_cascade.passes.read.program import OperatorCall, Program
@@ -26,13 +26,12 @@ class OpaqueChannels:
 
     real: bool
 
-    def of(self, program: Program, call: OperatorCall) -> tuple[dict[str, Any], Any]:
-        """Return an operator's attributes, and the table's stored tensor; None without a table."""
+    def of(self, program: Program, call: OperatorCall, operators: Operators) -> tuple[dict[str, Any], Any]:
+        """Return an operator's attributes, and its table's stored tensor; None without a table."""
         rank = len(program.values[call.outputs[0]].shape)
         told = _channels(call, rank)
-        found = None
-        if call.name == "quantize":
-            found = constant_table(Reader(program.definitions, self.real), call.expr)
+        operator = operators.operator(call.expr) if call.name == "quantize" else None
+        found = None if operator is None else constant_table(operator, self.real)
         return (told, None) if found is None else ({**told, "table": found[1]}, found[0])
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, shape_of
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.untyped import Builder, Value, relax
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, as_value, data_or_value
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
 from tvm_cascade.passes.recurrent.loops import Extents, Loops, units_together
 from tvm_cascade.passes.recurrent.rounding import Rounding
+from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 

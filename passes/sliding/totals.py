@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32
-from tvm_cascade.passes.integer.island import VIEWS, Island, Output, Reader
 from tvm_cascade.passes.integer.pooling import reduced_axes, rescaled_sum, te_average
-from tvm_cascade.passes.integer.untyped import Binding, Builder, Call, Index, Scalar, Tensor, Value, relax, te
-from tvm_cascade.passes.read.relax_names import integers
+from tvm_cascade.passes.integer.task import Output, Task
+from tvm_cascade.passes.integer.untyped import Binding, Builder, Index, Scalar, Tensor, Value, relax, te
+from tvm_cascade.passes.islands.reader import VIEWS, read_operators
+from tvm_cascade.program.operator import Operator, quantized
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 _ITEM = 4  # bytes of an int32
-_STORED = ("int8", "uint8", "int16")
 
 
 @dataclass(frozen=True)
@@ -88,68 +90,59 @@ class Total:
 
 
 def find_totals(bindings: Sequence[Binding]) -> dict[Value, Total]:
-    """Find a function's sums over stored integers, by result."""
-    found = _Finder(Reader({b.var: b.value for b in bindings}))
-    made = {b.var: found.total(b.var, b.value) for b in bindings}
+    """Find the operators of a function that sum stored integers, by result."""
+    definitions = {b.var: b.value for b in bindings}
+    operators = read_operators(definitions.items())
+    calls = [var for var, value in definitions.items() if isinstance(value, relax.Call)]
+    made = {var: _total(var, operators.operator(var), definitions) for var in calls}
     return {var: total for var, total in made.items() if total is not None}
 
 
-@dataclass(frozen=True)
-class _Finder:
-    reader: Reader
-
-    def total(self, var: Value, value: Value) -> Total | None:
-        """Find the sum ending in a variable; None if there is none."""
-        try:
-            if name_of(value) == "relax.quantize":
-                return self._island(var, value)
-            if name_of(value) == "relax.astype" and dtype_of(var) in _STORED:
-                return self._average(var, self.reader.define(value.args[0]))
-        except NotLowered:
-            pass
+def _total(var: Value, operator: Operator | None, definitions: Mapping[Value, Value]) -> Total | None:
+    """Find the sum that ends in a variable; None if there is none."""
+    try:
+        found = None if operator is None else _sum(var, operator)
+        chain = None if found is None else _between(definitions, found.source, var)
+    except NotLowered:
         return None
+    if found is None or chain is None or dtype_of(found.source) not in STORED_TYPES or shape_of(found.source)[0] != 1:
+        return None
+    return replace(found, chain=chain)
 
-    def _island(self, var: Value, quantize: Call) -> Total | None:
-        found = self.reader.island(quantize)
-        moves = {name_of(self.reader.define(m)) for m in found.moves}
-        out = Output.unbounded(shape_of(found.source), found.dtype, found.step, found.zero_point)
-        out = replace(out, once=self.reader.real_operators)
-        island = Island(found.core, out, self.reader, Emitter(relax.BlockBuilder(), {}))
-        if not moves <= VIEWS or island.explicit:
-            return None
-        if name_of(found.core) == "relax.nn.avg_pool2d":
-            x = island.activation(found.core.args[0])
-            return self._pooled(var, found.core, x.value, out) if out.same_as(x) else None
-        if name_of(found.core) not in ("relax.mean", "relax.sum"):
-            return None
-        made = rescaled_sum(island)
-        return self._made(var, found.core, made.x.value, tuple(reduced_axes(island)), made.stored)
 
-    def _average(self, var: Value, pool: Value) -> Total | None:
-        """Read an average pool of stored values, between casts."""
-        widened = self.reader.define(pool.args[0]) if name_of(pool) == "relax.nn.avg_pool2d" else None
-        if widened is None or name_of(widened) != "relax.astype":
-            return None
-        return self._pooled(var, pool, widened.args[0], Output.unbounded(shape_of(var), dtype_of(var)))
+def _sum(var: Value, operator: Operator) -> Total | None:
+    """Read a mean, a sum or an average pool of stored values, without the chain of its variables."""
+    quant, output = operator.quant, operator.output
+    if quant is None:
+        pooled = operator.kind == "stored_average"
+        return _pooled(var, operator, Output.unbounded(output.shape, output.dtype)) if pooled else None
+    out = Output.unbounded(output.shape, quant.dtype, quant.step, quant.zero_point)
+    if not {m.kind for m in operator.moves} <= {*VIEWS} or operator.explicit:
+        return None
+    if operator.kind == "avg_pool2d":
+        return _pooled(var, operator, out) if out.same_as(operator.activation()) else None
+    if operator.kind not in ("mean", "sum"):
+        return None
+    made = rescaled_sum(Task(operator, out, Emitter(relax.BlockBuilder(), {})))
+    name, axes = f"{operator.kind} ({var.name})", tuple(reduced_axes(operator))
+    return Total(name, made.x.source, axes, made.stored, dtype_of(var), var, ())
 
-    def _pooled(self, var: Value, pool: Call, source: Value, out: Output) -> Total | None:
-        """Read an average pool over the whole map."""
-        shape, attrs = shape_of(source), pool.attrs
-        whole = str(attrs.layout) == "NHWC" and integers(attrs.pool_size) == shape[1:3]
-        plain = not any(integers(attrs.padding)) and set(integers(attrs.dilation)) == {1}
-        count = prod(shape[1:3])
-        if not whole or not plain or shape_of(pool)[1:3] != (1, 1) or count << 16 > INT32_MAX:
-            return None
-        return self._made(var, pool, source, (1, 2), lambda total: te_average(out, total, i32(count)))
 
-    def _made(
-        self, var: Value, core: Call, source: Value, axes: tuple[int, ...], stored: Callable[[Scalar], Scalar]
-    ) -> Total | None:
-        chain = _between(self.reader.definitions, source, var)
-        if chain is None or dtype_of(source) not in _STORED or shape_of(source)[0] != 1:
-            return None
-        name = f"{name_of(core).rpartition('.')[2]} ({var.name})"
-        return Total(name, source, axes, stored, dtype_of(var), var, chain)
+def _pooled(var: Value, pool: Operator, out: Output) -> Total | None:
+    """Read an average pool over the whole map."""
+    attrs, source = pool.attributes, quantized(pool.operands[0]) or pool.value(0)
+    rows_and_columns = source.shape[1:3]
+    whole = attrs["layout"] == "NHWC" and attrs["pool_size"] == rows_and_columns
+    plain = not any(attrs["padding"]) and {*attrs["dilation"]} == {1}
+    count = prod(rows_and_columns)
+    if not whole or not plain or pool.output.shape[1:3] != (1, 1) or count << 16 > INT32_MAX:
+        return None
+    stored = partial(_averaged, out, count)
+    return Total(f"avg_pool2d ({var.name})", source.source, (1, 2), stored, dtype_of(var), var, ())
+
+
+def _averaged(out: Output, count: int, total: Scalar) -> Scalar:
+    return te_average(out, total, i32(count))
 
 
 def _between(definitions: Mapping[Value, Value], source: Value, result: Value) -> tuple[Value, ...] | None:

@@ -9,7 +9,7 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.passes.float_remains import float_remains
-from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
+from tvm_cascade.passes.islands.reader import EXPLICIT_AXIS
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read, read_function

@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade import api
 from tvm_cascade.passes.integer.dense import proved_multipliers
-from tvm_cascade.passes.integer.island import Output
+from tvm_cascade.passes.integer.task import Output
 from tvm_cascade.testing.tflite import ModelWriter
 
 pytestmark = pytest.mark.usefixtures("quick_host")

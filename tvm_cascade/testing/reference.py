@@ -14,7 +14,7 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade.passes.integer.expressions import attributes, dtype_of
-from tvm_cascade.passes.integer.island import STORED_TYPES
+from tvm_cascade.program.quant import STORED_TYPES
 from tvm_cascade.testing.quick_build import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time

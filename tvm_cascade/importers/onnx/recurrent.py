@@ -13,11 +13,11 @@ from typing import Any
 
 from tvm_cascade.importers.onnx.folding import copied
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
-from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, data_or_value
 from tvm_cascade.passes.recurrent.cells import CELLS, Recurrence
 from tvm_cascade.passes.recurrent.functions import FUNCTIONS, Activation
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
+from tvm_cascade.program.quant import NotLowered
 
 Attributes = dict[str, Any]
 RECURRENT = ("LSTM", "GRU", "RNN")

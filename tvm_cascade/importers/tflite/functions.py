@@ -15,11 +15,13 @@ from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.gathering import Grid, nearest_sources
-from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Elementwise, Output
 from tvm_cascade.passes.integer.reduction import IntegerMean
 from tvm_cascade.passes.integer.requantize import requantized_wide
+from tvm_cascade.passes.integer.task import Elementwise, Output
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
+from tvm_cascade.passes.islands.reader import EXPLICIT_AXIS
 from tvm_cascade.passes.sorting import emit_top_k
+from tvm_cascade.program.quant import STORED_TYPES
 
 
 def _bounded(index: Index, value: Tensor) -> Scalar:

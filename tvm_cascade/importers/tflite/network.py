@@ -20,7 +20,7 @@ from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.tflite.sparsity import dense
 from tvm_cascade.importers.values import Value, relax
-from tvm_cascade.passes.integer.activations import activation_range
+from tvm_cascade.operators.fixed_point import activation_range
 from tvm_cascade.passes.origin import marked
 from tvm_cascade.tensor_spec import TensorSpec
 

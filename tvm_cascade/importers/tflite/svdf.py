@@ -20,8 +20,8 @@ from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import shape_of
-from tvm_cascade.passes.integer.island import Output
 from tvm_cascade.passes.integer.svdf import Filters, float_sums, lower_features, lower_sums
+from tvm_cascade.passes.integer.task import Output
 
 
 @converts("SVDF")

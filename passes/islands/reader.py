@@ -1,0 +1,211 @@
+"""Reads a Relax function with islands as the operators of a program (`program.operator`), each island as one of them.
+
+A dequantize of constant scale and zero point is read as the stored tensor with its `Quant`. A quantize ends an island: views
+and transposes in front of it, and a relu or clip behind some operators, are fields of the operator that they follow. Every
+other call is an operator by itself, of what its variables hold. `composites` joins those that files expand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tvm_cascade.passes.integer.expressions import dtype_of, is_constant, name_of, shape_of
+from tvm_cascade.program.composites import composite
+from tvm_cascade.program.operator import Bounds, Operand, Operator, Quantized, Value
+from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant, positive
+
+EXPLICIT_AXIS = -1  # axis by which the importer marks a dequantize (one scale) that is an operator of the file
+VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")
+TRANSPOSE = "permute_dims"
+_QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
+# operators that a relu or clip behind them is fused into; behind others the activation is the operator of the island
+_ACTIVATED = ("add", "subtract", "multiply", "conv2d", "matmul", "concat")
+
+
+def is_boundary(expr: Any) -> bool:
+    """Return True for a quantize or a dequantize: only its first argument is data of the network."""
+    return name_of(expr) in (_QUANTIZE, _DEQUANTIZE)
+
+
+def is_dequantize(expr: Any) -> bool:
+    """Return True for a dequantize."""
+    return name_of(expr) == _DEQUANTIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators of a function, and what its variables hold."""
+
+    held: Mapping[Any, Operand]  # by variable, and by the call that is bound to it
+
+    def of(self, expr: Any) -> Operand:
+        """Return what an expression of the function holds."""
+        return self.held.get(expr)
+
+    def operator(self, expr: Any) -> Operator | None:
+        """Return the operator, a composite one too, that an expression ends; None for anything but an operator."""
+        held = self.held.get(expr)
+        return composite(held) if isinstance(held, Operator) else None
+
+
+def read_operators(bindings: Iterable[tuple[Any, Any]], signed: Collection[Any] = ()) -> Operators:
+    """Read variables and the expressions bound to them, in order; those in `signed`, of uint8, are stored as int8."""
+    reader = _Reader(signed)
+    for var, expr in bindings:
+        reader.bind(var, expr)
+    return Operators(reader.held)
+
+
+class _Reader:
+    def __init__(self, signed: Collection[Any]) -> None:
+        self.held: dict[Any, Operand] = {}
+        self._signed = signed
+
+    def bind(self, var: Any, expr: Any) -> None:
+        if not isinstance(expr, relax.Call):
+            held = self._part(expr, var) if isinstance(expr, relax.TupleGetItem) else self._read(expr)
+            self.held[var] = self._named(var, held) if type(held) is Value and held.load is None else held
+            return
+        try:
+            held = self._call(var, expr)
+        except NotLowered as refusal:
+            held = self._value(var, str(refusal))
+        self.held[var] = self.held[expr] = held
+
+    def _call(self, var: Any, call: Any) -> Operand:
+        name = name_of(call)
+        if name == _QUANTIZE:
+            return self._island(var, call)
+        if name == _DEQUANTIZE:
+            return self._dequantized(var, call)
+        return self._operator(name.rpartition(".")[2], tuple(self._read(a) for a in call.args), _plain(call.attrs), var)
+
+    def _operator(self, kind: str, operands: tuple[Operand, ...], attributes: Mapping[str, Any], var: Any) -> Operator:
+        explicit = any(isinstance(o, Quantized) and o.explicit for o in operands)
+        return Operator(kind, operands, attributes, self._value(var), explicit=explicit)
+
+    def _read(self, expr: Any) -> Operand:
+        """What an argument holds."""
+        if isinstance(expr, relax.Var):
+            held = self.held[expr] if expr in self.held else self._value(expr)
+            return self._named(expr, held) if isinstance(held, Operator) and held.quant is not None else held
+        if is_constant(expr):
+            return Value(expr, shape_of(expr), dtype_of(expr), load=expr.value.numpy)
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._read(f) for f in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self._part(expr, expr)
+        number = getattr(expr, "value", expr)
+        return number if isinstance(number, (int, float)) else self._value(expr)
+
+    def _part(self, item: Any, var: Any) -> Operand:
+        """Return a field of a tuple: of a split, an operator of one output."""
+        whole = self._read(item.tuple_value)
+        if isinstance(whole, Operator) and whole.kind == "split":
+            return self._operator("split_part", whole.operands[:1], {**whole.attributes, "index": item.index}, var)
+        return self._value(var)
+
+    def _value(self, expr: Any, refusal: str = "") -> Value:
+        extents = _extents(expr)
+        offset = SIGN if isinstance(expr, relax.Var) and expr in self._signed else 0
+        return Value(expr, extents, "int8" if offset else dtype_of(expr), offset, refusal=refusal)
+
+    def _named(self, expr: Any, held: Operand) -> Value:
+        """The tensor that a variable holds, with the operator that writes it."""
+        return replace(self._value(expr), producer=held.producer if isinstance(held, Value) else held)  # type: ignore[arg-type]
+
+    def _dequantized(self, var: Any, call: Any) -> Value:
+        """The stored tensor that a dequantize reads, with its quantization; a plain tensor unless that is constant."""
+        reals = self._value(var)
+        scale, zero_point = (self._data(a) for a in call.args[1:3])
+        if scale is None or zero_point is None:
+            return reals
+        if np.any(zero_point != zero_point.reshape(-1)[:1]):
+            raise NotLowered("zero points that differ by channel")
+        held = self._read(call.args[0])
+        stored = held if isinstance(held, Value) and held.is_constant else self._named(call.args[0], held)
+        if not stored.dtype.startswith(("int", "uint")):
+            raise NotLowered(f"a dequantize of {stored.dtype}")
+        if not np.all(np.isfinite(scale)) or 0 in stored.shape:
+            raise NotLowered("a scale that is no number, or an empty tensor")
+        zero, axis = int(zero_point.reshape(-1)[0]) - stored.offset, int(call.attrs.axis)
+        quant = Quant(scale.astype("float32"), zero, stored.dtype, axis, stored.offset, axis == EXPLICIT_AXIS)
+        return Quantized(
+            stored.source, stored.extents, stored.dtype, stored.offset, stored.load, stored.producer,
+            quant=quant, reals=reals,
+        )  # fmt: skip
+
+    def _data(self, expr: Any) -> np.ndarray | None:
+        held = self._read(expr)
+        return held.constant if isinstance(held, Value) else None
+
+    def _island(self, var: Any, call: Any) -> Operator:
+        """The operator whose real numbers a quantize stores. Raises `NotLowered` unless it stores them by one positive scale."""
+        scale, zero_point, dtype = *(self._data(a) for a in call.args[1:3]), dtype_of(call)
+        if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
+            raise NotLowered("its scale is not one constant")
+        if dtype not in STORED_TYPES:
+            raise NotLowered(f"a result of type {dtype}")
+        step = positive(np.float32(scale.reshape(-1)[0]))
+        if 0 in shape_of(call):
+            raise NotLowered("an empty tensor")
+        core, moves = _behind(self._read(call.args[0]), (*VIEWS, TRANSPOSE))
+        bounds = activation_bounds(core)
+        if bounds is not None and isinstance(core, Operator):
+            inner, views = _behind(core.operands[0], VIEWS)
+            if isinstance(inner, Operator) and inner.kind in _ACTIVATED:
+                core, moves = inner, (*moves, *views)
+        if isinstance(core, Quantized):
+            core = Operator("requantize", (core,), {}, core.reals or core, explicit=core.explicit)
+        if not isinstance(core, Operator):
+            core = Operator("", (core,), {}, core if isinstance(core, Value) else self._value(call.args[0]))
+        offset = SIGN if var in self._signed else 0
+        zero = int(zero_point.reshape(-1)[0]) - offset
+        quant = Quant(np.array([step]), zero, "int8" if offset else dtype, offset=offset)
+        return replace(core, quant=quant, bounds=bounds, moves=moves)
+
+
+def activation_bounds(operand: Operand) -> Bounds | None:
+    """Return the real (lower, upper) bounds of a relu or clip, upper None if there is none; None for anything else."""
+    if isinstance(operand, Operator) and operand.kind == "relu":
+        return 0.0, None
+    if isinstance(operand, Operator) and operand.kind == "clip":
+        lo, hi = operand.operands[1:3]
+        return float(lo), float(hi)  # type: ignore[arg-type]
+    return None
+
+
+def _behind(operand: Operand, kinds: Collection[str]) -> tuple[Operand, tuple[Operator, ...]]:
+    """The first operand that none of `kinds` computes, from `operand` back, and the operators skipped."""
+    skipped: list[Operator] = []
+    while isinstance(operand, Operator) and operand.kind in kinds:
+        skipped.append(operand)
+        operand = operand.operands[0]
+    return operand, tuple(skipped)
+
+
+def _extents(expr: Any) -> tuple[int, ...] | None:
+    try:
+        return shape_of(expr)
+    except NotLowered:
+        return None
+
+
+def _plain(attrs: Any) -> Mapping[str, Any]:
+    """A call's attributes as Python's own values."""
+    fields = () if attrs is None else type(attrs).__tvm_ffi_type_info__.fields
+    return {f.name: _python(getattr(attrs, f.name)) for f in fields}
+
+
+def _python(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    number = getattr(value, "value", value)
+    if isinstance(number, (int, float)):
+        return number
+    return tuple(_python(v) for v in value) if hasattr(value, "__iter__") else value
