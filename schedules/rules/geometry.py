@@ -253,7 +253,7 @@ def whole_bias(weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.nda
 
 
 def bias_index(k: KernelBuilder, g: Sliding, y: Value) -> Value:
-    """Return the index among a channel's biases (`folded_bias`) of that for output row `y` and the first column group."""
+    """Return the index, among a channel's biases (`folded_bias`), for output row `y` and the first column group."""
     if len(g.row_variants()) == 1:
         return 0
     return k.let(g.variant(y) * len(g.column_groups()), "bias")

@@ -18,7 +18,7 @@ Gaps = Mapping[str, float]  # differences by name of an output
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How outputs compare."""
+    """The result of comparing outputs: match, largest difference and reason."""
 
     match: bool | None  # None: only a difference as large as the output's range would have been seen
     gap: float = 0.0  # the largest difference, infinite where number, shape or type differ

@@ -140,19 +140,19 @@ class WeightColumns:
         return 2 * (len(self.asked.weights) + 1) * len(self.memories)
 
     def hot(self, k: int, m: int) -> int:
-        """Return the column of h."""
+        """Return the integer program's column of variable h for weight `k` in memory `m`."""
         return self.first + 2 * (k * len(self.memories) + m)
 
     def ahead(self, k: int, m: int) -> int:
-        """Return the column of p."""
+        """Return the column of variable p for weight `k` in memory `m`."""
         return self.hot(k, m) + 1
 
     def here(self, m: int) -> int:
-        """Return the column of g."""
+        """Return the column of variable g for memory `m`."""
         return self.hot(len(self.asked.weights), m)
 
     def half(self, m: int) -> int:
-        """Return the column of H."""
+        """Return the column of variable H for memory `m`."""
         return self.here(m) + 1
 
     def most(self, column: int) -> float:
