@@ -77,7 +77,8 @@ class OperationCosts:
 
     def _of_floats(self, kind: type, dtype: str) -> float:
         if self._computes(dtype):
-            return (1.0 if self.vectors else 4.0) if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
+            larger = self.own.get(*(("max_floats", 1.0) if self.vectors else ("max_float", 4.0)))
+            return larger if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
         if kind is tirx.Select:
             return 2.0
         if kind in _CHOSEN or kind in _COMPARED:
@@ -103,6 +104,8 @@ class OperationCosts:
         short = name.rpartition(".")[2]
         if short == "reinterpret" and "x" in dtype:
             return 0.0  # a vector is in the same register, whatever it is taken for
+        if short == "isnan":
+            return 3.0 if self._computes(dtype) else 20.0  # a comparison
         if short in _FUNCTIONS and short not in self.own:
             return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
         short = short.removeprefix("tc_")

@@ -23,6 +23,7 @@ _CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (
     1,
 )  # instructions of a call: its own, and by what it has left to copy
 _LACKING = (ir.Call, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")
 _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, whatever type they are widened to
 
@@ -35,6 +36,8 @@ def lanes_of(loop: Any) -> int:
     nodes = list(_parts(store.value))
     if type(store.value) is ir.TensorLoad or any(isinstance(n, _LACKING) or "64" in dtype_of(n) for n in nodes):
         return 1
+    if any(isinstance(n, _COMPARED) and dtype_of(n.a) == "float32" for n in nodes):
+        return 1  # a fence keeps NaN (`schedules.tir.nan.keep_nan_in_vectors`), and the loop from vectors
     loads = [n for n in nodes if type(n) is ir.TensorLoad]
     if not loads or not all(_steps(load.indices, var, (0, 1)) for load in loads):
         return 1
