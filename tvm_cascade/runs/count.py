@@ -29,7 +29,8 @@ from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 
 _BATCH_KERNELS, _BATCH_BYTES = 100, 1_500_000  # per image: kernels, bytes of their constants
 _TIMEOUT_S = 900
-_HEAD = '#include "board.h"\n#include "port.h"\n\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\n'
+_INCLUDED = ("math.h", "stddef.h", "stdint.h", "string.h")
+_HEAD = '#include "board.h"\n#include "port.h"\n\n' + "".join(f"#include <{name}>\n" for name in _INCLUDED) + "\n"
 
 
 def require_counter(board: Board | None) -> Board:
