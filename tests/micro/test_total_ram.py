@@ -147,7 +147,7 @@ def test_a_cap_that_the_stack_breaks_is_planned_for_again(tmp_path: Path, emulat
     told: list[str] = []
     plain = tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", ram="64KiB")
     assert plain.stack_bytes is not None and plain.ram_bytes is not None
-    cap = plain.peak_bytes + 256  # for the arena that is best otherwise, and less than the stack takes
+    cap = plain.peak_bytes + 320  # for the arena that is best otherwise, and less than the stack takes
     tight = tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "q", ram=cap, progress=told.append)
     assert tight.ram_bytes is not None and tight.stack_bytes is not None
     assert tight.ram_bytes + tight.stack_bytes <= cap and tight.peak_bytes < plain.peak_bytes

@@ -162,7 +162,10 @@ def test_the_command_of_a_request_asks_for_it() -> None:
     """The command line's own parser reads every option back."""
     load = LoadRequest(input_shapes={"x": (1, 3)}, stored_io=True, until=("a b", "-c"), from_=("d",))
     request = Request(
-        "cortex-m7", load, PlanRequest(4096, 8192, 1.25, 1.5, True, False, False, "row", False, 9), Request().kernels
+        "cortex-m7",
+        load,
+        PlanRequest(4096, 8192, 65536, 1.25, 1.5, True, False, False, "row", False, 9),
+        Request().kernels,
     )
     for name in ("it's <mine>.tflite", "-x.tflite"):
         words = shlex.split(command_of(name, request))
