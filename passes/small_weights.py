@@ -1,4 +1,4 @@
-"""The mark of a network whose file stores weights of four bits or fewer: kernels then keep such weights in four bits.
+"""The mark of a network from a file with weights of four bits or fewer: kernels then keep such weights in four bits.
 
 The weights themselves are int8 in the module, with the file's values.
 """

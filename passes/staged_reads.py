@@ -1,7 +1,6 @@
-"""Copies in front of what reads a tensor: where the tensor lies in slow memory, its rows are then read from there once.
+"""Copies in front of the readers of a tensor: rows of a tensor in slow memory are then read from there once.
 
-A copy is an operator like any other: planned in stripes it keeps a few rows in fast memory, from which the readers take
-them as often as they need to.
+A copy is a plain operator: planned in stripes it keeps a few rows in fast memory, and the readers take rows from there.
 """
 
 from __future__ import annotations

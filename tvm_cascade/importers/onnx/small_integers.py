@@ -22,7 +22,7 @@ _BITS = {getattr(TensorProto, name): int(name[-1]) for name in _WIDENED if hasat
 def widened(path: Any, model: Any) -> Any:
     """Return `model` with constants of 8 bits in place of those of 4 and 2; itself without any.
 
-    Raises `LoadError` for constants whose bytes are not those of their shape, and for blocks that do not divide them.
+    Raises `LoadError` for constants with more or fewer bytes than the shape takes, and for blocks of another number.
     """
     tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
     blocked = any(a.name == "block_size" and a.i for n in model.graph.node for a in n.attribute)

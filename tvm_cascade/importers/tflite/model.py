@@ -117,7 +117,7 @@ class _Buffer(tflite.Buffer):
 
 
 class _SmallIntegers(_Buffer):
-    """A buffer of constants of 4 or 2 bits, low bits first, whose values are given as int8."""
+    """A buffer of constants of 4 or 2 bits, low bits first, read as int8."""
 
     __slots__ = ("bits", "count")
 
@@ -229,7 +229,7 @@ _KINDS = {code: name for name, code in vars(tflite.BuiltinOperator).items() if i
 
 
 def kind_of(model: Model, op: Any) -> str:
-    """What TFLite calls an operator, such as CONV_2D, or the file, where it is a custom one."""
+    """Return the name of an operator in TFLite, such as CONV_2D, or of a custom operator in the file."""
     k = op.OpcodeIndex()
     if k not in model._kinds:
         model._kinds[k] = _kind(model.OperatorCodes(k))
