@@ -279,7 +279,7 @@ def shufflenet_v2() -> onnx.ModelProto:
 
 
 def efficientnet_b0() -> onnx.ModelProto:
-    """EfficientNet B0 at 224 x 224, SiLU as a sigmoid and a product."""
+    """Build EfficientNet B0 at 224 x 224, SiLU as a sigmoid and a product."""
     w = Writer()
     x = w.silu(w.conv("input", 32, 3, 2, 1, relu=False))
     blocks = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
@@ -296,7 +296,7 @@ def efficientnet_b0() -> onnx.ModelProto:
 
 
 def mobilenet_v2() -> onnx.ModelProto:
-    """MobileNetV2 1.0 at 224 x 224."""
+    """Build MobileNetV2 1.0 at 224 x 224."""
     w = Writer()
     x = w.relu6(w.conv("input", 32, 3, 2, 1, relu=False))
     blocks = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -310,7 +310,7 @@ def mobilenet_v2() -> onnx.ModelProto:
 
 
 def mobilenet_v3_small() -> onnx.ModelProto:
-    """MobileNetV3 Small at 224 x 224."""
+    """Build MobileNetV3 Small at 224 x 224."""
     w = Writer()
     x = w.hard_swish(w.conv("input", 16, 3, 2, 1, relu=False))
     blocks = (
@@ -331,7 +331,7 @@ def mobilenet_v3_small() -> onnx.ModelProto:
 
 
 def bert_tiny() -> onnx.ModelProto:
-    """BERT's encoder behind its embeddings: 2 layers, 128 wide, 2 heads, 128 tokens; GELU by Erf, as PyTorch exports it."""
+    """Build BERT's encoder behind its embeddings: 2 layers, 128 wide, 2 heads, 128 tokens; GELU by Erf, as PyTorch exports it."""
     w = Writer(wide=128)
     x = w.norm("input")
     for _ in range(2):
@@ -341,7 +341,7 @@ def bert_tiny() -> onnx.ModelProto:
 
 
 def vit_tiny() -> onnx.ModelProto:
-    """Four layers of ViT-Tiny at 224 x 224: patches of 16 x 16, 196 tokens and one of the class, 192 wide, 3 heads."""
+    """Build four layers of ViT-Tiny at 224 x 224: patches of 16 x 16, 196 tokens and one of the class, 192 wide, 3 heads."""
     w = Writer()
     x = w.tokens(w.conv("input", 192, 16, 16, relu=False), 196)
     for _ in range(4):

@@ -61,8 +61,8 @@ class Cascade(CascadePass):
         c = R.sort(b)
 
     Raises `InfeasibleError` if the arenas together exceed `request.sram`. A single region is planned under that cap; several
-    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`, `ram`, `memory`
-    or copies of weights.
+    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`, `ram`, `flash`,
+    `memory` or copies of weights.
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
@@ -71,6 +71,8 @@ class Cascade(CascadePass):
     def __post_init__(self) -> None:
         if self.request.stream_input:
             raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
+        if self.request.flash is not None:
+            raise UsageError("a Relax module is linked into no image, whose flash could be capped: leave flash out")
         if self.request.ram is not None:
             raise UsageError(
                 "a Relax module is linked into no image, whose RAM could be capped: cap the arenas by sram"

@@ -19,7 +19,7 @@ from tvm.ir import IRModule
 from tvm_cascade import checks, pipeline
 from tvm_cascade.comparison import compare
 from tvm_cascade.cores import get_core, kernel_target
-from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.pipeline import plan_or_suggest, shorter_end
@@ -408,6 +408,8 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     started, asked = time.perf_counter(), request
     request, board = with_core(asked)
     request = on_board(request, board)
+    if request.plan.flash is not None and not get_core(request.target).family.links:
+        raise UsageError(f"--flash caps the flash of an image, and none is linked for {request.target}: leave it out")
     core, counts = (
         kernel_target(request.target, get_core(request.target).backend),
         with_shipped(request.kernels.database),

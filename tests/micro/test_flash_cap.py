@@ -73,3 +73,5 @@ def test_the_estimate_of_code_is_told() -> None:
 def test_flash_that_nothing_is_linked_into_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--flash caps the flash of an image"):
         api.compile(MODEL, target="host", output=tmp_path / "p", flash=1 << 20)
+    with pytest.raises(UsageError, match="--flash caps the flash of an image"):
+        api.plan(MODEL, target="host", flash=1 << 20)

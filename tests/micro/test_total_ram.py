@@ -161,8 +161,9 @@ def test_what_cannot_obey_is_refused_and_not_written(tmp_path: Path, emulator: N
     assert f"{caught.value.needed - 2000} bytes missing" in str(caught.value)
     with pytest.raises(UsageError, match="--ram caps the RAM of an image, and none is linked for host"):
         tvm_cascade.compile(MODEL, target="host", output=tmp_path / "p", ram=20000)
-    with pytest.raises(UsageError, match="linked into no image"):
-        Cascade(PlanRequest(ram=20000))
+    for capped in (PlanRequest(ram=20000), PlanRequest(flash=20000)):
+        with pytest.raises(UsageError, match="linked into no image"):
+            Cascade(capped)
 
 
 def test_a_plan_leaves_the_least_that_images_take() -> None:

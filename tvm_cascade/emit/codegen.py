@@ -71,7 +71,7 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cac
 
 def _with_nan(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function that keeps NaN in vectors, except where no reference does: rows that hybrid layers quantize."""
-    return func if "hybrid_factors" in gv.name_hint else keep_nan_in_vectors(func)
+    return func if re.search(r"hybrid_factors(_\d+)?$", gv.name_hint) else keep_nan_in_vectors(func)
 
 
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
