@@ -24,7 +24,7 @@ from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
 from tvm_cascade.cores import Core, get_core, kernel_target
 from tvm_cascade.emit import firmware
 from tvm_cascade.emit.firmware import Emitted
-from tvm_cascade.emit.flash_cap import FlashExceededError
+from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
 from tvm_cascade.emit.host import HostProgram
 from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.total_ram import RamExceededError
@@ -259,6 +259,8 @@ def _project(
         except InfeasibleError as error:
             own = build.ram is None or asked.plan.sram == request.plan.sram  # the cap that was too small
             raise error if own else error.beside(beside, int(build.ram or 0)) from None
+        if (need := made.told.need) is not None:  # of more than weights and tables the linker tells
+            require_flash(need.constants, build.flash, need.constants, made.told.plan.graph.ops)
         try:
             written = write_project(folder, made, asked, build, progress)
         except RamExceededError as error:

@@ -55,7 +55,7 @@ def test_what_exceeds_the_cap_is_refused_with_its_largest_layers(usual: int, tmp
     assert not (tmp_path / "p").exists()
 
 
-@pytest.mark.parametrize("command", (["plan"], ["compile", "-o", "p"]))
+@pytest.mark.parametrize("command", (["plan"], ["compile", "-o", "p"], ["compile", "-o", "p", "--no-link"]))
 def test_weights_alone_exceed_the_cap(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = [command[0], str(MODEL), *command[1:], "--target", TARGET, "--flash", "512", "--json"]
