@@ -18,10 +18,10 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.lowered_source import source_of, without_source
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR
 from tvm_cascade.passes.outline_region import functions_called, region_call
 from tvm_cascade.passes.partition_regions import REGION
-from tvm_cascade.passes.plan_network import promised
+from tvm_cascade.passes.plan_network import promised, source_of
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.relax_functions import OF_OTHERS, sequence
@@ -222,7 +222,7 @@ def _to_plan(mod: Any, request: PlanRequest) -> Any:
             return source
     except Exception as error:  # a network that substitutions cannot read or write is planned as it is
         LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
-    return without_source(mod)
+    return mod.without_attr(SOURCE_ATTR)
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
@@ -276,7 +276,7 @@ def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
 def _unplanned(mod: Any) -> PassResult:
     """Return the result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
     return PassResult(
-        _with_arena(without_source(mod.clone()), 0), ARENA_ATTR not in dict(getattr(mod, "attrs", None) or {})
+        _with_arena(mod.without_attr(SOURCE_ATTR), 0), ARENA_ATTR not in dict(getattr(mod, "attrs", None) or {})
     )
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm_ffi import Object
+from tvm_ffi.dataclasses import py_class
 
 from tvm_cascade.operators.fixed_point import activation_range
 from tvm_cascade.passes.base import CascadePass, PassResult
@@ -48,7 +50,6 @@ from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.task import DIRECT, FLOAT, INDEX, QUANTIZED, TESTS, WIDE, Output, Registry, Task
 from tvm_cascade.passes.integer.untyped import Binding, Function, Module, Value, ir, relax
 from tvm_cascade.passes.islands.reader import TRANSPOSE, VIEWS, is_boundary, read_operators
-from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import (
     bindings_of,
     is_call_tir,
@@ -65,6 +66,15 @@ from tvm_cascade.search_monitor import counted
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
 INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
+SOURCE_ATTR = "cascade.source"  # module attribute: `Source`
+EXTERNAL_ATTR = "external_mods"  # module attribute of TVM's `RunCodegen`: libraries, of which no two compare equal
+
+
+@py_class("tvm_cascade.Source")
+class Source(Object):
+    """A module as it was before it was lowered: graph substitutions rewrite quantized operators, not integer ones."""
+
+    mod: tvm.IRModule
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class LowerQuantized(CascadePass):
     """Turn quantized islands into integer operators, in every function of the module.
 
     Works on every module: functions that it cannot read are not changed, and the logger `tvm_cascade` gives the reason.
-    A lowered module keeps its source in an attribute (`lowered_source`), which `Cascade` removes.
+    A lowered module has its `Source` as an attribute, which `Cascade` removes.
 
     Before, what one operator of a file has become in Relax (`passes.islands`)::
 
@@ -88,7 +98,9 @@ class LowerQuantized(CascadePass):
     def call(self, mod: Module) -> PassResult:
         """The lowered module, with `mod` as its source."""
         result = PassResult.compare(mod, lowered(mod))
-        return PassResult(with_source(result.mod, mod), True) if result.modified else result
+        if not result.modified or dict(mod.attrs or {}).keys() & {SOURCE_ATTR, EXTERNAL_ATTR}:
+            return result
+        return PassResult(result.mod.with_attr(SOURCE_ATTR, Source(mod)), True)
 
 
 def lowered(mod: Module) -> Module:

@@ -34,8 +34,7 @@ from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
 from tvm_cascade.passes.candidates.float_layers_apart import float_layers_apart
 from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
-from tvm_cascade.passes.lower_quantized import lowered
-from tvm_cascade.passes.lowered_source import source_of, without_source
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
@@ -187,7 +186,7 @@ def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _l
         return unchanged(mod, 0, "B", "integers are lowered already")
     progress("looking for an equivalent network of less memory")
     promise = promised_rewrite(source, request.max_macs, floats=bool(request.rewrite))
-    if source is not mod and promise.steps and not structural_equal(lowered(source), without_source(mod)):
+    if source is not mod and promise.steps and not structural_equal(lowered(source), mod.without_attr(SOURCE_ATTR)):
         promise = unchanged(mod, 0, "B", "the network was changed after its integers were lowered")
     if not promise.steps and request.rewrite:
         progress(f"0 substitutions: {promise.reason}")
@@ -253,6 +252,12 @@ def _best_candidate(network: Network) -> Best:
 def lower_integers(mod: IRModule) -> IRModule:
     """Lower `mod` to integers; return `mod` if already lowered."""
     return mod if is_lowered(mod) else lowered(mod)
+
+
+def source_of(mod: IRModule) -> IRModule | None:
+    """Return a module as it was before `LowerQuantized`; None if it does not have that."""
+    source: Source | None = dict(mod.attrs or {}).get(SOURCE_ATTR)
+    return None if source is None else source.mod
 
 
 def is_lowered(mod: IRModule) -> bool:

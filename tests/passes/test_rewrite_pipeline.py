@@ -19,8 +19,7 @@ from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
 from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR, Cascade
-from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.lowered_source import SOURCE_ATTR
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, LowerQuantized
 from tvm_cascade.passes.plan_network import promised
 from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules, rewrite_for_latency
