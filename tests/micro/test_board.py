@@ -41,7 +41,9 @@ def write(folder: Path, change: dict | None = None) -> Path:
 def test_shipped_board_loads(name: str) -> None:
     board = load_board(name)
     assert board.name == name
-    named = {"memory", "memories", "clock"} | ({"current"} if board.supply else set())
+    named = (
+        {"memory", "memories", "clock"} | ({"current"} if board.supply else set()) | ({"uart"} if board.uart else set())
+    )
     assert board.qemu_machine or named <= set(board.sources) <= {*named, "compared"}
     assert board.description
     assert any(board.core in target.runs_on for target in CORES.values())

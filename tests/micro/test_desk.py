@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from serial.tools.list_ports_common import ListPortInfo
 
-from tvm_cascade.boards.board import load_board
+from tvm_cascade.boards.board import list_boards, load_board
+from tvm_cascade.boards.machines import core_of
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core
 from tvm_cascade.emit.network import EmittedNetwork
@@ -26,7 +27,6 @@ from tvm_cascade.runs.serial_link import EXIT, FLAG, REPLY, TEXT, SerialLink, Te
 
 NUCLEO = ("/dev/ttyACM0", 0x0483, "STM32 STLink", "066DFF525750")
 PICO = ("/dev/ttyACM1", 0x2E8A, "Pico", None)
-SAMPLES = Path(__file__).parents[2] / "docs" / "_samples"
 Plug = Callable[..., None]
 
 
@@ -133,11 +133,11 @@ def test_monitor_prints_what_comes() -> None:
         os.close(far)
 
 
-@pytest.mark.parametrize("name", ["nucleo_f446re", "nrf52_dk"])
-def test_boards_of_the_site_link(name: str, tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
-    """The files that "Your first real board" shows: a serial image and an application are linked for them."""
-    board = load_board(SAMPLES / f"{name}.json")
+@pytest.mark.parametrize("name", [name for name in list_boards() if load_board(name).derived])
+def test_boards_that_people_own_link(name: str, tmp_path: Path, toy: EmittedNetwork, emulator: None) -> None:
+    board = load_board(name)
     assert board.uart is not None and board.flash_tool is not None and board.qemu_machine is None
-    image = write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m4"), board))
+    assert "not tried on a board" in board.sources["uart"]
+    image = write_image(tmp_path / "p", (toy,), BuildOptions(core_of(board), board))
     for kind in ("serial", "application"):
         assert build_image(image, board, kind).elf.is_file()

@@ -102,7 +102,8 @@ def test_without_a_board_the_smallest_ones_are_named() -> None:
 
 
 def test_verdicts_round_up_what_is_needed() -> None:
-    assert part_of(131073, 131072) == "128.1 of 128 KiB" and part_of(1, 1 << 20) == "0.1 of 1 MiB"
+    assert part_of(131073, 131072) == "128.1 of 128 KiB" and part_of(1, 1 << 20) == "0.1 KiB of 1 MiB"
+    assert part_of(3 << 19, 2 << 20) == "1.5 of 2 MiB"
     room, need = Room("b", 1000, 100, 500), Need(900, 300, 200)
     assert need.fits(room) is True and verdict(need, room, "1 ms").startswith("fits b: RAM 1 of 0.9766 KiB")
     assert Need(901, 300, 200).fits(room) is False and Need(900, 300, 201).fits(room) is None

@@ -7,9 +7,11 @@ Both kinds are targets on the command line (`boards.machines`): `--target stm32f
 
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 
+microcontroller              optional: the name of another file here; keys that this file leaves out are taken from there
 name, description, core      core: the name that QEMU and the data sheet use, for example "cortex-m4"
 memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the SRAM that the arena and the stack share
 memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
+memory.boot                  {origin, words}, optional: 32-bit words that flash begins with, or that the boot ROM looks for
 memory.stack                 {origin, bytes}, optional: a second RAM for the stack alone, so that the arena may take all of
                              memory.ram
                              Memories must not overlap and must begin at multiples of 8
@@ -19,6 +21,7 @@ memories                     {NAME: {origin, bytes}}, optional: RAMs that `--mem
                              the core's own (0 for none), and the bytes that it moves, 4 by default
   cacheable, dma             true or false, optional: whether the core has a cache before it, and whether the controllers
                              for direct access reach it
+  data                       of memory.flash, optional: where the core reads its first byte as data, if not where it executes
 aliases                      list of other names, optional: of boards that have this microcontroller
 clock                        Hz, optional: the highest that the core may have
 current                      {amperes, volts}, optional: what it draws at that clock while it computes
@@ -36,13 +39,15 @@ counter                      null, or how executed instructions are read in the 
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
 uart                         {kind, address, setup, baud}, optional: the port of the serial protocol; `setup`, optional, is a
                              list of [address, value] stores that give it clock, pins and speed, which is `baud`, 115200
-                             by default. Kind "polled" describes any other port by the registers of its two directions,
-                             in place of the address:
+                             by default; [address, mask, value] waits until the register, masked, is `value`. Kind
+                             "polled" describes any other port by the registers of its two directions, in place of the
+                             address:
   receive, transmit          {status, mask, ready, data, bits}: a byte can be read or written while `status` & `mask` is
                              not 0 ("ready": "set", the default) or is 0 ("clear"); it is read from or written to `data`.
                              `bits` is the width of accesses to both registers: 8, 16 or 32 (default)
-flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target name (`pyocd list --targets`), openocd's
-                             list of configuration files, and whether st-flash can write it (true)
+flash_tool                   {pyocd, openocd, stflash, uf2, esptool}, optional: pyocd's target name (`pyocd list
+                             --targets`), openocd's list of configuration files, whether st-flash can write it (true),
+                             the family of .uf2 files that its boot ROM takes on a drive, esptool's name of the chip
 """
 
 from __future__ import annotations
@@ -58,6 +63,7 @@ from typing import cast
 
 from tvm_cascade.boards.board_record import (
     Board,
+    Boot,
     Counter,
     CounterRegister,
     FlashTool,
@@ -72,12 +78,13 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.plain_files import readable
 
 __all__ = [
-    "Board", "Counter", "CounterRegister", "FlashTool", "Supply", "Uart", "UartSide", "available_ram", "list_boards",
+    "Board", "Boot", "Counter", "CounterRegister", "FlashTool", "Supply", "Uart", "UartSide", "available_ram", "list_boards",
     "load_board", "read_board",
 ]  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "data"
 UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
+_LIKE = "microcontroller"
 _REQUIRED = ("name", "core", "memory", "stack_reserve")
 _OPTIONAL = (
     "description",
@@ -136,6 +143,9 @@ def read_board(source: str, path: Path) -> Board:
         data = json.loads(source, object_pairs_hook=reader.distinct)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"board file {path} is no JSON: {error}") from None
+    if isinstance(data, dict) and _LIKE in data:
+        data = reader.filled(data)
+        return replace(reader.board(data), source=json.dumps(data, indent=2) + "\n", derived=True)
     return replace(reader.board(data), source=source)
 
 
@@ -179,6 +189,23 @@ class _Reader:
                 raise UsageError(f"board file {self.path}: the key {name!r} comes twice in one object")
         return made
 
+    def filled(self, data: Mapping[str, object]) -> dict[str, object]:
+        """Fill in the keys that a board takes from the file of its microcontroller."""
+        name = data[_LIKE]
+        if name not in list_boards():
+            raise self.fail(_LIKE, f"one of {', '.join(list_boards())}")
+        common = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        if _LIKE in common:
+            raise self.fail(_LIKE, "a file that names no other")
+        own = {key: value for key, value in data.items() if key != _LIKE}
+        taken = {key: value for key, value in common.items() if key not in ("name", "aliases")}
+        parts = {
+            key: {**taken[key], **own[key]}
+            for key in ("memory", "sources")
+            if isinstance(own.get(key), dict) and key in taken
+        }
+        return taken | own | parts
+
     def address(self, value: object, key: str) -> int:
         return self.number(value, key, 0, 0xFFFFFFFF)
 
@@ -220,16 +247,19 @@ class _Reader:
         return cast("bool | None", value)
 
     def memory(self, value: object) -> dict[str, Memory]:
-        table = self.table(value, "memory", ("flash", "ram"), ("vectors", "stack"))
+        table = self.table(value, "memory", ("flash", "ram"), ("vectors", "stack", "boot"))
+        boot = self.boot(table.pop("boot")) if "boot" in (table := dict(table)) else None
         made = {
             name: self.region(
                 one,
                 f"memory.{name}",
                 _LEAST_RAM if name in ("ram", "stack") else 1,
-                ("wait", "line", "cacheable") if name == "flash" else (),
+                ("wait", "line", "cacheable", "data") if name == "flash" else (),
             )
             for name, one in table.items()
         }
+        if boot is not None:
+            made["boot"] = Memory(boot.origin, 4 * len(boot.words))
         low_to_high = sorted(made.items(), key=lambda item: item[1].origin)
         for (below, first), (above, second) in pairwise(low_to_high):
             if second.origin < first.end:
@@ -238,6 +268,16 @@ class _Reader:
                     f"memory.{above} (from 0x{second.origin:08x}) overlap"
                 )
         return made
+
+    def flash_data(self, flash: Mapping[str, object]) -> int | None:
+        return self.address(flash["data"], "memory.flash.data") if "data" in flash else None
+
+    def boot(self, value: object) -> Boot:
+        table = self.table(value, "memory.boot", ("origin", "words"))
+        if not isinstance(table["words"], list) or not table["words"]:
+            raise self.fail("memory.boot.words", "a list of 32-bit words")
+        words = tuple(self.address(word, "memory.boot.words") for word in table["words"])
+        return Boot(self.address(table["origin"], "memory.boot.origin"), words)
 
     def memories(self, value: object, memory: Mapping[str, Region]) -> dict[str, Memory]:
         """Read RAMs by name."""
@@ -262,6 +302,11 @@ class _Reader:
         if not isinstance(value, list):
             raise self.fail(key, "a list of pairs [address, value]")
         return tuple(self.store(pair, key) for pair in value)
+
+    def steps(self, value: object, key: str) -> tuple[tuple[int, ...], ...]:
+        if not isinstance(value, list) or not all(isinstance(one, list) and len(one) in (2, 3) for one in value):
+            raise self.fail(key, "a list of pairs [address, value] and of triples [address, mask, value]")
+        return tuple(tuple(self.address(number, key) for number in one) for one in value)
 
     def register(self, value: object, key: str, own: str) -> CounterRegister:
         table = self.table(value, key, ("address", "bits"), (own, "sample"))
@@ -301,7 +346,7 @@ class _Reader:
             raise self.fail("uart.kind", f"one of {', '.join(UART_KINDS)}")
         places = sides if kind == "polled" else ("address",)
         table = self.table(value, "uart", ("kind", *places), ("setup", "baud"))
-        setup = self.stores(table.get("setup", []), "uart.setup")
+        setup = self.steps(table.get("setup", []), "uart.setup")
         baud = self.number(table.get("baud", 115200), "uart.baud", 300, 4_000_000)
         if kind == "polled":
             receive, transmit = (self.uart_side(table[side], f"uart.{side}") for side in sides)
@@ -324,14 +369,16 @@ class _Reader:
         )
 
     def flash_tool(self, value: object) -> FlashTool:
-        table = self.table(value, "flash_tool", (), ("pyocd", "openocd", "stflash"))
+        table = self.table(value, "flash_tool", (), ("pyocd", "openocd", "stflash", "uf2", "esptool"))
         files = table.get("openocd", [])
         if not isinstance(files, list) or not all(isinstance(one, str) and one.endswith(".cfg") for one in files):
             raise self.fail("flash_tool.openocd", "a list of .cfg files")
         if not isinstance(table.get("stflash", False), bool):
             raise self.fail("flash_tool.stflash", "true or false")
         pyocd = self.text(table["pyocd"], "flash_tool.pyocd") if "pyocd" in table else ""
-        return FlashTool(pyocd, tuple(files), table.get("stflash", False))
+        uf2 = self.address(table["uf2"], "flash_tool.uf2") if "uf2" in table else None
+        esptool = self.text(table["esptool"], "flash_tool.esptool") if "esptool" in table else ""
+        return FlashTool(pyocd, tuple(files), table.get("stflash", False), uf2, esptool)
 
     def aliases(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
@@ -363,6 +410,8 @@ class _Reader:
             ),
             vectors=memory.get("vectors"),
             stack=memory.get("stack"),
+            flash_data=self.flash_data(table["memory"]["flash"]),
+            boot=self.boot(table["memory"]["boot"]) if "boot" in memory else None,
             qemu_machine=None if machine is None else self.text(machine, "qemu.machine"),
             counter=None if table.get("counter") is None else self.counter(table["counter"]),
             uart=None if table.get("uart") is None else self.uart(table["uart"]),

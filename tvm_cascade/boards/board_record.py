@@ -66,7 +66,7 @@ class Uart:
 
     kind: str
     address: int  # 0 where it is polled
-    setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
+    setup: tuple[tuple[int, ...], ...] = ()  # (address, value) stores, (address, mask, value) waits
     baud: int = 115200
     receive: UartSide | None = None  # of a polled port, and of no other
     transmit: UartSide | None = None
@@ -79,6 +79,16 @@ class FlashTool:
     pyocd: str = ""  # --target
     openocd: tuple[str, ...] = ()  # -f, in order
     stflash: bool = False
+    uf2: int | None = None  # family of the files that the boot ROM takes
+    esptool: str = ""  # --chip
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Words in flash that the boot ROM executes or looks for before it starts the program."""
+
+    origin: int  # address
+    words: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,8 @@ class Board:
     stack_reserve: int  # bytes
     vectors: Region | None = None  # boot vectors, where they are not at the start of flash
     stack: Region | None = None  # RAM of the stack alone, where it is not at the end of `ram`
+    flash_data: int | None = None  # address of the first byte of flash for loads, where it is not that for code
+    boot: Boot | None = None
     qemu_machine: str | None = None
     counter: Counter | None = None
     uart: Uart | None = None
@@ -117,6 +129,7 @@ class Board:
         default_factory=dict
     )  # where figures come from, by the key that they stand under
     source: str = field(default="", compare=False, repr=False)  # text of the file
+    derived: bool = field(default=False, compare=False)  # its file names another one for the microcontroller
 
     @property
     def reserved_ram(self) -> int:

@@ -14,7 +14,10 @@ def room_of(board: Board, placed: bool = False) -> Room:
 
 
 def rooms_by_core(core: Core) -> tuple[tuple[Room, ...], tuple[Room, ...]]:
-    """Return the memory of all known boards: first boards that run code for `core`, then the rest."""
-    boards = [load_board(name) for name in list_boards()]
+    """Return the memory of all known boards: first boards that run code for `core`, then the rest.
+
+    A board whose file names its microcontroller is left out: it has the memory of the microcontroller.
+    """
+    boards = [board for board in map(load_board, list_boards()) if not board.derived]
     same = tuple(room_of(board) for board in boards if board.core in core.runs_on)
     return same, tuple(room_of(board) for board in boards if board.core not in core.runs_on)

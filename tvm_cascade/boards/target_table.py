@@ -76,5 +76,6 @@ def _machine(board: Board) -> Target:
 def programmers(board: Board) -> tuple[str, ...]:
     """List the programs able to write the board's flash."""
     tools = board.flash_tool or FlashTool()
-    known = (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash))
+    known = (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash),
+        ("uf2", tools.uf2 is not None), ("esptool", tools.esptool))  # fmt: skip
     return tuple(name for name, has in known if has)

@@ -44,7 +44,8 @@ LIST = click.option("--list", is_flag=True, is_eager=True, expose_value=False, c
 @click.option(
     "--tool",
     metavar="T",
-    help="Program that writes it: pyocd, openocd or st-flash. [default: the first that knows the board and is installed]",
+    help="Program that writes it: pyocd, openocd, st-flash or esptool; uf2 copies a file to the board's drive. "
+    "[default: uf2 if the drive is mounted, else the first that knows the board and is installed]",
 )
 @click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
 @LIST

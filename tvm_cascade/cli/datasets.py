@@ -65,7 +65,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
     numpy.savez("D.npz", input=x_test, labels=y_test)           # in Python: an .npz with names and labels
     tvm-cascade validate model.tflite --data D.npz
     tvm-cascade validate model.tflite --data photos/ --board mps2-an386
-    tvm-cascade validate model.tflite --data photos/ --board nucleo_f446re.json --port
+    tvm-cascade validate model.tflite --data photos/ --target nucleo-f446re --port
     """
     from tvm_cascade import api
 

@@ -13,6 +13,7 @@ from tvm_cascade.boards.board import Board, CounterRegister, UartSide, load_boar
 from tvm_cascade.emit.template import fill_template, template
 
 _BOARD = "board.json"  # the board's own file
+_CONSTANTS = "        *(.rodata .rodata.*)\n        . = ALIGN(4);\n"
 
 
 def add_board(folder: Path, board: Board, memories: Sequence[str] = ()) -> Path:
@@ -65,6 +66,19 @@ def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
     vectors = ""
     if board.vectors:
         vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"
+    if board.boot:
+        size = 4 * len(board.boot.words)
+        vectors = f"    BOOT (r) : ORIGIN = 0x{board.boot.origin:08X}, LENGTH = {size}\n{vectors}"
+        words = "".join(f"        LONG(0x{word:08X})\n" for word in board.boot.words)
+        sections = f"    .boot : {{\n{words}    }} > BOOT\n\n{sections}"
+    constants, offset = f"{_CONSTANTS}    }} > FLASH\n", ""
+    if board.flash_data is not None:  # the same bytes, at the address where loads find them
+        offset = f" - 0x{board.flash.origin:08X} + 0x{board.flash_data:08X}"
+        constants = (
+            "        . = ALIGN(16);\n    } > FLASH\n\n"
+            f"    .rodata (LOADADDR(.text) + SIZEOF(.text){offset}) :\n    {{\n{_CONSTANTS}    }} > FLASH_DATA AT> FLASH\n"
+        )
+        regions += f"    FLASH_DATA (r) : ORIGIN = 0x{board.flash_data:08X}, LENGTH = {board.flash.bytes}\n"
     stack = ""
     if board.stack:
         stack = f"    STACK_RAM (rw) : ORIGIN = 0x{board.stack.origin:08X}, LENGTH = {board.stack.bytes}\n"
@@ -73,6 +87,8 @@ def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
         "vectors_region": vectors,
         "vectors_memory": "VECTORS" if board.vectors else "FLASH",
         "stack_region": stack + regions,
+        "constants": constants,
+        "data_offset": offset,
         "memory_sections": sections,
         "stack_memory": "STACK_RAM" if board.stack else "RAM",
         "flash_origin": f"0x{board.flash.origin:08X}",
@@ -106,7 +122,7 @@ def _uart_text(board: Board | None) -> str:
         places = _side_text("RECEIVE", uart.receive) + _side_text("TRANSMIT", uart.transmit)
     return (
         f"#define UART_{uart.kind.upper()} 1\n{places}\n"
-        f"static inline void uart_setup(void)\n{{\n{_stores(uart.setup)}}}\n\n"
+        f"static inline void uart_setup(void)\n{{\n{_steps(uart.setup)}}}\n\n"
     )
 
 
@@ -119,6 +135,17 @@ def _side_text(name: str, side: UartSide) -> str:
 
 def _stores(pairs: Sequence[tuple[int, int]]) -> str:
     return "".join(f"    {_store(*pair)}\n" for pair in pairs) or "    /* nothing to set up */\n"
+
+
+def _steps(steps: Sequence[tuple[int, ...]]) -> str:
+    """Write stores (address, value), and waits (address, mask, value) until a masked register has a value."""
+    lines = [
+        _store(*step)
+        if len(step) == 2
+        else f"while ((*(volatile uint32_t *)0x{step[0]:08X}u & 0x{step[1]:X}u) != 0x{step[2]:X}u) {{\n    }}"
+        for step in steps
+    ]
+    return "".join(f"    {line}\n" for line in lines) or "    /* nothing to set up */\n"
 
 
 def _store(address: int, value: int) -> str:

@@ -75,9 +75,10 @@ def need_line(need: Need, time: str) -> str:
 
 
 def part_of(part: int, whole: int) -> str:
-    """Return a memory's bytes in the memory's unit, rounded up: `11.5 of 128 KiB`."""
+    """Return a memory's bytes, rounded up: `11.5 of 128 KiB`, `40.8 KiB of 2 MiB`."""
     unit, name = (_MIB, "MiB") if whole >= _MIB else (_KIB, "KiB")
-    return f"{ceil(10 * part / unit) / 10:g} of {whole / unit:.4g} {name}"
+    own, own_name = (unit, "") if part >= unit or unit == _KIB else (_KIB, " KiB")
+    return f"{ceil(10 * part / own) / 10:g}{own_name} of {whole / unit:.4g} {name}"
 
 
 def time_of(cycles: int, milliseconds: float | None) -> str:

@@ -1,4 +1,6 @@
-"""Write an image to the flash of a real board with pyocd, openocd or st-flash, whichever is installed."""
+"""Write an image to the flash of a real board with pyocd, openocd, st-flash or esptool, whichever is installed, or by
+copying a .uf2 file to the drive that the board's boot ROM shows.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.boards.board import Board, list_boards, load_board
+from tvm_cascade.boards.target_table import programmers
 from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.image import Image, read_image
 from tvm_cascade.emit.toolchain import build_image, find_tool, run_tool
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.runs.desk import seen
+from tvm_cascade.runs.uf2 import boot_drives, write_uf2
 
-TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
+TOOLS = ("pyocd", "openocd", "st-flash", "esptool", "uf2")  # in order of preference; uf2 needs no program
 _REMEDIES = {
     "pyocd": "pip install pyocd",
     "openocd": "apt-get install openocd (Debian, Ubuntu)",
     "st-flash": "apt-get install stlink-tools (Debian, Ubuntu)",
+    "esptool": "pip install esptool",
 }
 _TIMEOUT_S = 300.0
-_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # list the debug probes
+_LISTS = {
+    "pyocd": "pyocd list",
+    "openocd": "lsusb -v",
+    "st-flash": "st-info --probe",
+    "esptool": "esptool chip_id",
+}  # list the debug probes
 _PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
 _STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # time stamps of pyocd's and st-flash's lines
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -63,9 +73,10 @@ def flash_image(
     kind : str
         `serial` (answers `run --port`) or `application` (main.c as its user has written it).
     tool : str, optional
-        One of `TOOLS`; None means the first that supports the board and is installed.
+        One of `TOOLS`; None means uf2 if the board's drive is mounted, else the first that supports the board and is
+        installed.
     probe : str, optional
-        Serial number of the debug probe, which is needed where several are plugged in.
+        Serial number of the debug probe (esptool: the serial port), which is needed where several are plugged in.
     timeout_s : float
         Seconds that the tool may take.
 
@@ -78,6 +89,8 @@ def flash_image(
         raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)
     elf = build_image(image, board, kind).elf
+    if chosen == "uf2":
+        return FlashResult(_copied(board, elf), chosen, ())
     command = _command(chosen, board, elf.resolve(), probe)
     try:
         # no input: a tool that asks which probe to take must fail, not wait
@@ -124,8 +137,7 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
     if tool is not None and tool not in TOOLS:
         raise UsageError(f"unknown tool {tool!r}; known: {', '.join(TOOLS)}")
     known = board.flash_tool
-    able = [] if known is None else [known.pyocd and "pyocd", known.openocd and "openocd", known.stflash and "st-flash"]
-    able = [str(name) for name in able if name]
+    able = [] if known is None else list(programmers(board))
     if not able:
         others = [name for name in list_boards() if load_board(name).flash_tool is not None]
         raise UsageError(
@@ -136,8 +148,10 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
     if tool is not None and tool not in able:
         raise UsageError(f"{board.name} cannot be flashed with {tool}; its board file knows {', '.join(able)}")
     wanted = [tool] if tool else able
+    if "uf2" in wanted and boot_drives():
+        return "uf2"
     for name in wanted:
-        if shutil.which(name) is not None:
+        if name == "uf2" or shutil.which(name) is not None:
             return name
     raise MissingToolError(" or ".join(wanted), ", or ".join(_REMEDIES[name] for name in wanted))
 
@@ -156,8 +170,28 @@ def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str
         files = tuple(word for file in known.openocd for word in ("-f", file))
         chosen = ("-c", f"adapter serial {probe}") if probe else ()
         return ("openocd", *files, *chosen, "-c", f"program {{{elf}}} verify reset exit")
+    if tool == "esptool":
+        chosen = ("--port", probe) if probe else ()
+        return ("esptool", "--chip", known.esptool, *chosen, "write_flash", "0", str(_binary(board, elf)))
     chosen = ("--serial", probe) if probe else ()
     return ("st-flash", "--reset", *chosen, "write", str(_binary(board, elf)), f"0x{board.flash.origin:08x}")
+
+
+def _copied(board: Board, elf: Path) -> Path:
+    """Write the image as .uf2 and copy this file to the drive of the board's boot ROM; return the file's path."""
+    file = write_uf2(board, elf)
+    drives = boot_drives()
+    if len(drives) != 1:
+        shown = "no drive of a boot ROM is" if not drives else "several drives of boot ROMs are"
+        raise ToolError(
+            f"{file} is written, but {shown} mounted here: hold BOOTSEL while you plug {board.name} in, then run this "
+            "again, or copy the file to the drive yourself"
+        )
+    try:
+        shutil.copy(file, drives[0])
+    except OSError as error:
+        raise ToolError(f"{file} cannot be copied to {drives[0]}: {error.strerror}") from None
+    return file
 
 
 def _binary(board: Board, elf: Path) -> Path:
