@@ -200,7 +200,7 @@ class _Reader:
         own = {key: value for key, value in data.items() if key != _LIKE}
         taken = {key: value for key, value in common.items() if key not in ("name", "aliases")}
         parts = {
-            key: {**taken[key], **own[key]}
+            key: {**taken[key], **cast("dict[str, object]", own[key])}
             for key in ("memory", "sources")
             if isinstance(own.get(key), dict) and key in taken
         }
