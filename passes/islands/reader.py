@@ -1,8 +1,8 @@
 """Reads a Relax function with islands as the operators of a program (`program.operator`), each island as one of them.
 
-A dequantize of constant scale and zero point is read as the stored tensor with its `Quant`. A quantize ends an island: views
-and transposes in front of it, and a relu or clip behind some operators, are fields of the operator that they follow. Every
-other call is an operator by itself, of what its variables hold. `composites` joins those that files expand.
+Integers that are made real by a constant scale and zero point are read as the stored tensor with its `Quant`. A quantize ends
+an island: views and transposes in front of it, and a relu or clip behind some operators, are fields of the operator that they
+follow. Every other call is an operator by itself, of what its variables hold. `composites` joins those that files expand.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ import numpy as np
 from tvm import relax
 
 from tvm_cascade.passes.integer.expressions import dtype_of, is_constant, name_of, shape_of
+from tvm_cascade.passes.islands.stored import BOUNDARIES, Stored
 from tvm_cascade.program.composites import composite
 from tvm_cascade.program.operator import Bounds, Operand, Operator, Quantized, Value
 from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant, positive
 
-EXPLICIT_AXIS = -1  # axis by which the importer marks a dequantize (one scale) that is an operator of the file
+EXPLICIT_AXIS = -1  # axis by which the importer marks that an operator of the file makes integers of one scale real
 VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")
 TRANSPOSE = "permute_dims"
-_QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 # operators that a relu or clip behind them is fused into; behind others the activation is the operator of the island
 _ACTIVATED = ("add", "subtract", "multiply", "conv2d", "matmul", "concat")
 
 
 def is_boundary(expr: Any) -> bool:
-    """Return True for a quantize or a dequantize: only its first argument is data of the network."""
-    return name_of(expr) in (_QUANTIZE, _DEQUANTIZE)
+    """Return True for an operator between stored integers and real numbers: its first argument alone is data of the
+    network."""
+    return name_of(expr).removeprefix("relax.") in BOUNDARIES
 
 
 def is_dequantize(expr: Any) -> bool:
-    """Return True for a dequantize."""
-    return name_of(expr) == _DEQUANTIZE
+    """Return True for what makes stored integers real."""
+    return Stored.read_by(expr) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,12 @@ class _Reader:
         self.held[var] = self.held[expr] = held
 
     def _call(self, var: Any, call: Any) -> Operand:
-        name = name_of(call)
-        if name == _QUANTIZE:
-            return self._island(var, call)
-        if name == _DEQUANTIZE:
-            return self._dequantized(var, call)
-        return self._operator(name.rpartition(".")[2], tuple(self._read(a) for a in call.args), _plain(call.attrs), var)
+        if (written := Stored.written_by(call)) is not None:
+            return self._island(var, call, written)
+        if (read := Stored.read_by(call)) is not None:
+            return self._dequantized(var, read)
+        kind = name_of(call).rpartition(".")[2]
+        return self._operator(kind, tuple(self._read(a) for a in call.args), _plain(call.attrs), var)
 
     def _operator(self, kind: str, operands: tuple[Operand, ...], attributes: Mapping[str, Any], var: Any) -> Operator:
         explicit = any(isinstance(o, Quantized) and o.explicit for o in operands)
@@ -119,22 +120,22 @@ class _Reader:
         """The tensor that a variable holds, with the operator that writes it."""
         return replace(self._value(expr), producer=held.producer if isinstance(held, Value) else held)  # type: ignore[arg-type]
 
-    def _dequantized(self, var: Any, call: Any) -> Value:
-        """The stored tensor that a dequantize reads, with its quantization; a plain tensor unless that is constant."""
+    def _dequantized(self, var: Any, read: Stored) -> Value:
+        """The tensor that real numbers are read from, with its quantization; a plain tensor unless that is constant."""
         reals = self._value(var)
-        scale, zero_point = (self._data(a) for a in call.args[1:3])
+        scale, zero_point = self._data(read.scale), self._data(read.zero_point)
         if scale is None or zero_point is None:
             return reals
         if np.any(zero_point != zero_point.reshape(-1)[:1]):
             raise NotLowered("zero points that differ by channel")
-        held = self._read(call.args[0])
-        stored = held if isinstance(held, Value) and held.is_constant else self._named(call.args[0], held)
+        held = self._read(read.tensor)
+        stored = held if isinstance(held, Value) and held.is_constant else self._named(read.tensor, held)
         if not stored.dtype.startswith(("int", "uint")):
-            raise NotLowered(f"a dequantize of {stored.dtype}")
+            raise NotLowered(f"real numbers of {stored.dtype}")
         if not np.all(np.isfinite(scale)) or 0 in stored.shape:
             raise NotLowered("a scale that is no number, or an empty tensor")
-        zero, axis = int(zero_point.reshape(-1)[0]) - stored.offset, int(call.attrs.axis)
-        quant = Quant(scale.astype("float32"), zero, stored.dtype, axis, stored.offset, axis == EXPLICIT_AXIS)
+        zero, explicit = int(zero_point.reshape(-1)[0]) - stored.offset, read.axis == EXPLICIT_AXIS
+        quant = Quant(scale.astype("float32"), zero, stored.dtype, read.axis, stored.offset, explicit)
         return Quantized(
             stored.source, stored.extents, stored.dtype, stored.offset, stored.load, stored.producer,
             quant=quant, reals=reals,
@@ -144,9 +145,9 @@ class _Reader:
         held = self._read(expr)
         return held.constant if isinstance(held, Value) else None
 
-    def _island(self, var: Any, call: Any) -> Operator:
+    def _island(self, var: Any, call: Any, written: Stored) -> Operator:
         """The operator whose real numbers a quantize stores. Raises `NotLowered` unless it stores them by one positive scale."""
-        scale, zero_point, dtype = *(self._data(a) for a in call.args[1:3]), dtype_of(call)
+        scale, zero_point, dtype = self._data(written.scale), self._data(written.zero_point), dtype_of(call)
         if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
             raise NotLowered("its scale is not one constant")
         if dtype not in STORED_TYPES:

@@ -15,6 +15,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.substitution.dag import Node, Ref
 
 _R: Any = relax.op
@@ -38,14 +39,14 @@ class IslandWriter:
     def _matmul(self, node: Node, read: Sequence[Any]) -> Any:
         weights, scales, *bias = (self._constant(r) for r in node.inputs[1:])
         stored = self._emit(_R.permute_dims(constant(weights.T), [1, 0]))
-        real = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 1))
+        real = self._emit(Stored(stored, _joint(scales), _zero(node["w_zero"]), 1).reals)
         return self._biased(self._emit(_R.matmul(self._real(read[0], node["x_quantum"]), real)), bias)
 
     def _conv2d(self, node: Node, read: Sequence[Any]) -> Any:
         kernel, scales, *bias = (self._constant(r) for r in node.inputs[1:])
         groups, dense = int(node["groups"]), node["groups"] == 1  # type: ignore[call-overload]
         stored = constant(kernel.transpose((2, 3, 1, 0) if dense else (1, 2, 3, 0)))
-        weights = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 3))
+        weights = self._emit(Stored(stored, _joint(scales), _zero(node["w_zero"]), 3).reals)
         if not dense:
             out, _, height, width = kernel.shape
             weights = self._emit(_R.reshape(weights, (height, width, out, 1)))
@@ -57,12 +58,12 @@ class IslandWriter:
         return self._biased(self._emit(y), bias)
 
     def _real(self, x: Any, quantum: Any) -> Any:
-        return self._emit(_dequantize(x, *_scalars(quantum), 0))
+        return self._emit(Stored(x, *_scalars(quantum), 0).reals)
 
     def _biased(self, y: Any, bias: Sequence[np.ndarray]) -> Any:
         if not bias:
             return y
-        return self._emit(_R.add(y, self._emit(_dequantize(constant(bias[0]), _joint(bias[1]), _zero(0), 0))))
+        return self._emit(_R.add(y, self._emit(Stored(constant(bias[0]), _joint(bias[1]), _zero(0), 0).reals)))
 
     def _end(self, node: Node, y: Any) -> Any:
         act = node["act"]
@@ -86,7 +87,3 @@ def _zero(value: Any) -> Any:
 
 def _scalars(quantum: Any) -> tuple[Any, Any]:
     return relax.const(quantum[0], "float32"), _zero(quantum[1])
-
-
-def _dequantize(x: Any, scale: Any, zero: Any, axis: int) -> Any:
-    return _R.dequantize(x, scale, zero, axis, "float32")

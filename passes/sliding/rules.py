@@ -12,6 +12,7 @@ from math import prod
 from tvm_cascade.graph import ITEM_BYTES, Window
 from tvm_cascade.operators.table import OPERATORS
 from tvm_cascade.passes.integer.untyped import Value, relax
+from tvm_cascade.passes.islands.stored import BOUNDARIES
 from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, row_for_row, same_call, shape_of
 from tvm_cascade.passes.sliding.windowed import convolution, pool
 from tvm_cascade.sliding.network import Rows
@@ -42,7 +43,7 @@ def elementwise(site: Site) -> Sliding:
 
 
 def quantization(site: Site) -> Sliding:
-    """Apply to `quantize` and `dequantize`: one scale, or a scale per slice along another axis."""
+    """Apply between stored integers and real numbers: one scale, or a scale per slice along another axis."""
     axis = site.axes[0]
     per_axis = any(prod(shape_of(c)) > 1 for c in site.constants)
     if len(site.inputs) > 1 or (per_axis and int(site.call.attrs.axis) % len(site.shape) == axis):
@@ -52,7 +53,8 @@ def quantization(site: Site) -> Sliding:
 
 def _widens(site: Site) -> bool:
     """Test whether an operator only widens values: then the input is kept instead."""
-    return site.name in ("dequantize", "astype") and ITEM_BYTES[site.dtype] > ITEM_BYTES[str(site.inputs[0].ty.dtype)]
+    only = site.name in (*BOUNDARIES, "astype")
+    return only and ITEM_BYTES[site.dtype] > ITEM_BYTES[str(site.inputs[0].ty.dtype)]
 
 
 def reshape(site: Site) -> Sliding:
@@ -170,8 +172,9 @@ def product(site: Site) -> Sliding:
 
 
 _RULES: dict[str, Rule] = {
-    "quantize": quantization, "dequantize": quantization, "matmul": product, "concat": concat, "strided_slice": slices,
-    "pad": pad, "permute_dims": permute, "softmax": softmax, "log_softmax": softmax, "layer_norm": normalization,
+    "matmul": product, "concat": concat, "strided_slice": slices, "pad": pad, "permute_dims": permute,
+    "softmax": softmax, "log_softmax": softmax, "layer_norm": normalization,
+    **dict.fromkeys(BOUNDARIES, quantization),
     **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), reshape),
     **dict.fromkeys(("conv1d", "conv2d"), convolution),
     **dict.fromkeys(("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"), pool),

@@ -43,7 +43,7 @@ def compare(want: Arrays, have: Arrays, allowed: Gaps | None = None) -> Verdict:
 def compare_with_reference(
     want: Arrays, made: Arrays, outputs: Sequence[TensorSpec], allowed: Gaps | None = None
 ) -> Verdict:
-    """Compare outputs with a reference's; dequantize stored integers if the reference returns floats."""
+    """Compare outputs with a reference's; make stored integers real if the reference returns floats."""
     have = dict(made)
     for array, spec in zip(want.values(), outputs, strict=False):
         if array.dtype.kind == "f":

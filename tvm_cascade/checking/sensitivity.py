@@ -1,6 +1,6 @@
 """Rounding sensitivity of a network: how far single roundings move the outputs.
 
-References for ONNX and torch compute quantized networks as `dequantize -> operator -> quantize` in floats; kernels add
+References for ONNX and torch compute the operators of quantized networks in floats, and quantize these; kernels add
 and rescale integers. If a value lies within float rounding error of a half, or an operator has special integer
 arithmetic (softmax), the two may store neighbouring integers. The effect on the outputs depends on the network: a
 shallow network loses it, a deep network with random weights amplifies it to tens of steps. So the effect is measured:
@@ -50,8 +50,8 @@ def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def onnx_evaluator(path: Path, rng: np.random.Generator | None = None, spelled: bool = False) -> Any:
-    """Make ONNX's evaluator for a file; expand QLinear operators missing there to dequantize, operator, quantize (all
-    if `spelled`).
+    """Make ONNX's evaluator for a file; expand QLinear operators missing there to QDQ (all if
+    `spelled`).
 
     With `rng`, turn roundings at random (see `turned`).
     """
@@ -119,7 +119,7 @@ def _read_program(path: str, _changed: int, _size: int) -> tuple[Any, dict[str, 
 
 
 def _is_quantize(target: object) -> bool:
-    return "dequantize" not in str(target) and ".quantize_per_tensor" in str(target)
+    return ".quantize_per_tensor" in str(target)
 
 
 def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> dict[str, np.ndarray]:

@@ -10,13 +10,14 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
+from tvm_cascade.passes.islands.stored import Stored
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
 _LARGEST = np.iinfo("int32").max
 
 
 def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with float biases behind quantized convolutions and products as dequantized int32."""
+    """`mod` with float biases behind quantized convolutions and products stored as int32."""
     return _Storing(mod).run()
 
 
@@ -44,19 +45,20 @@ class _Storing(Rewriting):
             return self._returned(value)
         stored = relax.const(whole, "int32")
         zeros = relax.const(np.zeros(scales.shape, "int32"), "int32")
-        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales, "float32"), zeros, axis=0))
+        bias = self._real(Stored(stored, relax.const(scales, "float32"), zeros, 0))
         if channel < len(result) - 1:
             bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
         return relax.op.add(self._returned(value.args[0]), bias)
 
     def _scales(self, product: Value) -> np.ndarray | None:
-        """The scales `sx * sw`, float64 of `[1]` or `[channels]`; None if an operand is not dequantized or one is unusable."""
+        """The scales `sx * sw`, float64 of `[1]` or `[channels]`; None if an operand is not stored or one is unusable."""
         found = []
         for operand in product.args[:2]:
             call = self._define(operand)
             while name_of(call) in ("permute_dims", "reshape"):
                 call = self._define(call.args[0])
-            scale = constant_of(self._define(call.args[1])) if name_of(call) == "dequantize" else None
+            stored = Stored.read_by(call)
+            scale = None if stored is None else constant_of(self._define(stored.scale))
             if scale is None:
                 return None
             found.append(scale.reshape(-1).astype("float64"))

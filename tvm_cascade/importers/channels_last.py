@@ -1,8 +1,8 @@
 """Layout conversion of NCHW networks to NHWC: of quantized ones as they are imported, of float ones as they are planned.
 
 Two rewrites, both exact: rank-4 tensors between convolutions move to NHWC, weights with them, with one transpose where a
-tensor enters and one where it leaves; and operators that move or compare values are moved before the dequantize that
-feeds them, so that `reshape(dequantize(x))` becomes `dequantize(reshape(x))` and works on integers.
+tensor enters and one where it leaves; and operators that move or compare values work on the integers that stand for
+these, as the same operators of a `.tflite` file do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import tvm
 
 from tvm_cascade.importers.channels_last_moves import LAST_AXIS, Moves, Placed
 from tvm_cascade.importers.one_row import to_one_row
-from tvm_cascade.importers.values import Value, constant_of, elementwise, name_of, relax, scales_of, shape_of, window_of
+from tvm_cascade.importers.values import Value, constant_of, elementwise, name_of, relax, shape_of, window_of
+from tvm_cascade.passes.islands.stored import Stored
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 _BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}) | _TESTS
 _UNARY = frozenset((
-    "quantize", "dequantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
+    "quantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
     "sqrt", "rsqrt", "sign", "floor", "ceil", "round", "erf", "sin", "cos", "nn.silu", "nn.softplus", "nn.gelu",
     "nn.gelu_tanh", "astype",
 ))  # fmt: skip
@@ -60,7 +61,9 @@ class _ChannelsLast(Moves):
         }
 
     def _bind(self, var: Value, value: Value) -> None:
-        self.placed[var] = self.handlers.get(name_of(value), self._other)(value)
+        stored = Stored.read_by(value)
+        handler = self.handlers.get(name_of(value), self._other)
+        self.placed[var] = handler(value) if stored is None else self._made_real(stored)
 
     def _returned(self, value: Value) -> Value:
         return self._first_of(value)
@@ -70,24 +73,25 @@ class _ChannelsLast(Moves):
     def _convolution(self, call: Value) -> Placed:
         """A convolution in NHWC. Weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
         attrs, (own_layout, outputs) = call.attrs, _CONVOLUTIONS[name_of(call)]
-        weights = self._definition(self._place(call.args[1]).value)
+        kernel = self._place(call.args[1]).value
+        weights = self.stored.get(kernel)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout):
             return self._other(call)
-        if name_of(weights) != "dequantize":
-            return self._float_convolution(call, constant_of(weights))
-        if scales_of(weights) > 1 and int(weights.attrs.axis) % 4 != outputs:
-            return self._other(self._with_real_weights(call))
+        if weights is None:
+            return self._float_convolution(call, constant_of(self._definition(kernel)))
+        if weights.scales > 1 and weights.axis % 4 != outputs:
+            return self._other(self._with_real_weights(call, weights))
         groups, window = int(attrs.groups), window_of(attrs, "strides", "padding", "dilation")
         if own_layout == "IOHW":
-            source, kernel, layout = self._last_of(call.args[0]), self._place(call.args[1]).value, own_layout
+            source, layout = self._last_of(call.args[0]), own_layout
             window |= window_of(attrs, "output_padding")
-        elif constant_of(weights.args[0]) is None:
+        elif constant_of(weights.tensor) is None:
             return self._other(call)
         else:
             depthwise = 1 < groups == shape_of(call.args[0])[1]
             order, layout, axis = ([2, 3, 0, 1], "HWOI", 2) if depthwise else ([2, 3, 1, 0], "HWIO", 3)
-            stored, source = self._permuted(weights.args[0], order), self._last_of(call.args[0])
-            kernel = self.bb.emit(relax.op.dequantize(stored, *weights.args[1:], axis=axis))
+            stored, source = self._permuted(weights.tensor, order), self._last_of(call.args[0])
+            kernel = self._real(weights.along(stored, axis))
         operator = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
         result = operator(source, kernel, groups=groups, data_layout="NHWC", kernel_layout=layout, **window)
         return Placed(self.bb.emit(result), last=True)
@@ -164,19 +168,17 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(softmax(self._last_of(call.args[0]), axis=3)), last=True)
 
     def _matmul(self, call: Value) -> Placed:
-        weights = self._definition(self._place(call.args[1]).value)
-        rank = len(shape_of(call.args[1]))
-        odd = name_of(weights) == "dequantize" and scales_of(weights) > 1 and int(weights.attrs.axis) % rank != rank - 1
-        return self._other(self._with_real_weights(call) if odd else call)
+        weights, rank = self.stored.get(self._place(call.args[1]).value), len(shape_of(call.args[1]))
+        odd = weights is not None and weights.scales > 1 and weights.axis % rank != rank - 1
+        return self._other(call if weights is None or not odd else self._with_real_weights(call, weights))
 
-    def _with_real_weights(self, call: Value) -> Value:
-        """`call` with dequantized float weights: integer kernels support one scale per output channel, not per input."""
-        weights = self._definition(self._place(call.args[1]).value)
-        stored, scale, zero = (constant_of(a) for a in weights.args)
+    def _with_real_weights(self, call: Value, weights: Stored) -> Value:
+        """`call` with float weights: integer kernels support one scale per output channel, not per input."""
+        stored, scale, zero = (constant_of(v) for v in (weights.tensor, weights.scale, weights.zero_point))
         if stored is None or scale is None or zero is None:
             return call
         along = [1] * stored.ndim
-        along[int(weights.attrs.axis) % stored.ndim] = -1
+        along[weights.axis % stored.ndim] = -1
         centred = stored.astype("int64") - (zero.reshape(along) if zero.size > 1 else zero.reshape(()))
         real = (centred.astype("float32") * scale.reshape(along)).astype("float32")
         return relax.Call(
@@ -205,7 +207,7 @@ class _ChannelsLast(Moves):
         if len(shape) == 4:
             return self._last_of(value)
         unit = [1] * (4 - len(shape)) + list(shape)
-        wide = self._before_dequantize(self._place(value).value, lambda v: self._reshaped(v, unit))
+        wide = self._rearranged(self._place(value).value, lambda v: self._reshaped(v, unit))
         return self._transposed(wide, last=True)
 
     def _prelu(self, call: Value) -> Placed:

@@ -1,7 +1,7 @@
 """Layout conversion from NCHW to NHWC: the layout of each value, and rules for operators that only move elements.
 
 `Moves` is the base class of the rewrite in `channels_last`, which adds the rules for arithmetic. Operators that move
-elements are moved before the dequantize that feeds them.
+elements move stored integers where these stand for real numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
-from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, scales_of, shape_of
+from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
+from tvm_cascade.passes.islands.stored import Stored
 
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]
@@ -36,7 +37,7 @@ class Moves(Rewriting):
         super().__init__(mod)
         self.placed: dict[Value, Placed] = {}
         self.moved: dict[tuple[Value, bool], Value] = {}
-        self.split: dict[Value, Value] = {}  # split of stored integers -> dequantize to repeat on each part
+        self.split: dict[Value, Stored] = {}  # split of stored integers -> what was split
 
     def _other(self, value: Value) -> Placed:
         """An operator without a rule: it reads and writes the layout of the old function (NCHW)."""
@@ -71,16 +72,16 @@ class Moves(Rewriting):
         return placed if placed.last and kept else Placed(self._first_of(value))
 
     def _moved(self, placed: Placed, move: Callable[[Value], Value]) -> Placed:
-        """Emit `move` of a value, before its dequantize if it has one."""
-        return Placed(self._before_dequantize(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
+        """Emit `move` of a value."""
+        return Placed(self._rearranged(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
 
     def _transposed(self, value: Value, last: bool) -> Value:
-        """`value` transposed to NHWC (`last`) or NCHW, before its dequantize if it has one; a constant is folded."""
+        """`value` transposed to NHWC (`last`) or NCHW; a constant is folded."""
         key = (value, last)
         if key not in self.moved:
             order = TO_LAST if last else TO_FIRST
             named, self.bb.name = self.bb.name, ""  # the file has no such tensor
-            self.moved[key] = self._before_dequantize(value, lambda v: self._permuted(v, order), order)
+            self.moved[key] = self._rearranged(value, lambda v: self._permuted(v, order), order)
             self.bb.name = named
         return self.moved[key]
 
@@ -100,19 +101,18 @@ class Moves(Rewriting):
             return self._reshaped(value, [shape[axis] for axis in order])
         return self.bb.emit(relax.op.permute_dims(value, list(order)))
 
-    def _before_dequantize(
-        self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None
-    ) -> Value:
-        """`move(value)`, applied to stored integers where `value` is dequantized with one constant scale, or with several
-        and `move` permutes axes by `order`."""
-        call = self._definition(value)
-        if name_of(call) != "dequantize":
-            return move(value)
-        axis, scale = int(call.attrs.axis), constant_of(call.args[1])
-        if scale is None or (scale.size > 1 and order is None):
-            return move(value)
-        axis = 0 if scale.size == 1 or order is None else list(order).index(axis % len(order))
-        return self.bb.emit(relax.op.dequantize(move(call.args[0]), call.args[1], call.args[2], axis=axis))
+    def _rearranged(self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None) -> Value:
+        """`move(value)`, applied to the integers that stand for `value` where `Stored.moved` allows it."""
+        stored = self.stored.get(value)
+        moved = None if stored is None else stored.moved(move, order)
+        return move(value) if moved is None else self._real(moved)
+
+    def _made_real(self, stored: Stored) -> Placed:
+        """The real numbers that integers of the old function stand for, in the layout of these."""
+        placed = self._place(stored.tensor)
+        axis = LAST_AXIS[stored.axis % 4] if placed.last else stored.axis
+        numbers = self._first_of(stored.scale), self._first_of(stored.zero_point)
+        return Placed(self._real(Stored(placed.value, *numbers, axis)), placed.last)
 
     # operators -------------------------------------------------------------------------------------------------------
 
@@ -125,16 +125,16 @@ class Moves(Rewriting):
         return Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
 
     def _split(self, call: Value) -> Placed:
-        """A split; of stored integers where the whole is dequantized with one scale, each part then dequantized."""
+        """A split; of stored integers where these stand for the whole by one scale, and then for each part."""
         placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         axis = LAST_AXIS[axis] if placed.last else axis
         at = int(sections) if isinstance(sections, (int, tvm.tirx.IntImm)) else [int(v) for v in sections]
-        whole = self._definition(placed.value)
-        stored = name_of(whole) == "dequantize" and scales_of(whole) == 1
-        parts = self.bb.emit(relax.op.split(whole.args[0] if stored else placed.value, at, axis))
-        if stored:
-            self.split[parts] = whole
+        whole = self.stored.get(placed.value)
+        if whole is None or whole.scales != 1:
+            return Placed(self.bb.emit(relax.op.split(placed.value, at, axis)), placed.last)
+        parts = self.bb.emit(relax.op.split(whole.tensor, at, axis))
+        self.split[parts] = whole
         return Placed(parts, placed.last)
 
     def _part(self, item: Value) -> Placed:
@@ -142,7 +142,7 @@ class Moves(Rewriting):
         part = self.bb.emit(relax.TupleGetItem(placed.value, item.index))
         whole = self.split.get(placed.value)
         if whole is not None:
-            part = self.bb.emit(relax.op.dequantize(part, whole.args[1], whole.args[2], axis=0))
+            part = self._real(whole.along(part))
         return Placed(part, placed.last)
 
     def _slice(self, call: Value) -> Placed:
@@ -153,12 +153,12 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
-        """A reshape, before the dequantize of its source; a source of one pixel reads the same in both layouts."""
+        """A reshape; a source of one pixel reads the same in both layouts."""
         placed, shape = self._place(call.args[0]), shape_of(call)
         source = placed.value if placed.last and shape_of(call.args[0])[2:] == (1, 1) else self._first_of(call.args[0])
         if self._is_bias(source):
             return Placed(self.bb.emit(relax.op.reshape(source, list(shape))))
-        return Placed(self._before_dequantize(source, lambda v: self._reshaped(v, shape)))
+        return Placed(self._rearranged(source, lambda v: self._reshaped(v, shape)))
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
         """`value` reshaped; a constant is folded."""
@@ -171,7 +171,7 @@ class Moves(Rewriting):
         axes = call.attrs.axes
         order = [int(a) for a in axes] if axes is not None else list(reversed(range(len(shape_of(call)))))
         source = self._first_of(call.args[0])
-        return Placed(self._before_dequantize(source, lambda v: self._permuted(v, order), order))
+        return Placed(self._rearranged(source, lambda v: self._permuted(v, order), order))
 
     def _pad(self, call: Value) -> Placed:
         """A pad; of stored integers where one of them stands for the pad value, or the mode pads with own elements."""
@@ -179,11 +179,11 @@ class Moves(Rewriting):
         if placed.last:
             widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
         mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
-        source = self._before_dequantize(placed.value, lambda v: self._cropped(v, widths))
+        source = self._rearranged(placed.value, lambda v: self._cropped(v, widths))
         widths = [max(w, 0) for w in widths]
-        whole = self._definition(source)
-        fill = self._stored_number(whole, value) if mode == "constant" else 0.0
-        if fill is None or name_of(whole) != "dequantize" or scales_of(whole) != 1:
+        whole = self.stored.get(source)
+        fill = _stored_number(whole, value) if whole is not None and mode == "constant" else 0.0
+        if fill is None or whole is None or whole.scales != 1:
             return Placed(self.bb.emit(relax.op.nn.pad(source, widths, mode, value)), placed.last)
         return self._moved(Placed(source, placed.last), lambda v: relax.op.nn.pad(v, widths, mode, fill))
 
@@ -195,27 +195,16 @@ class Moves(Rewriting):
                 value = self.bb.emit(relax.op.strided_slice(value, [axis], [max(-before, 0)], [end], [1]))
         return value
 
-    def _stored_number(self, dequantize: Value, value: float) -> float | None:
-        """The stored integer that stands for `value` in the quantization of `dequantize`; None where there is none."""
-        if name_of(dequantize) != "dequantize" or scales_of(dequantize) != 1:
-            return None
-        scale, zero = constant_of(dequantize.args[1]), constant_of(dequantize.args[2])
-        if scale is None or zero is None or not np.isfinite(value) or scale.reshape(-1)[0] <= 0:
-            return None
-        stored = value / float(scale.reshape(-1)[0]) + float(zero.reshape(-1)[0])
-        info = np.iinfo(str(dequantize.args[0].ty.dtype))
-        return float(round(stored)) if abs(stored - round(stored)) < _EXACT and info.min <= stored <= info.max else None
-
     def _resize(self, call: Value) -> Placed:
         attrs, placed = call.attrs, self._place(call.args[0])
         mode, method = str(attrs.coordinate_transformation_mode), str(attrs.method)
-        stored = name_of(self._definition(placed.value)) == "dequantize"
+        stored = placed.value in self.stored
         if str(attrs.layout) != "NCHW" or not (placed.last or stored) or mode not in NEAREST_MODES:
             return self._other(call)
         source, size = self._last_of(call.args[0]), shape_of(call)[2:]
         if method == "nearest_neighbor":
             move = self._nearest(shape_of(call.args[0])[2:], size, mode, str(attrs.rounding_method) or "round")
-            return Placed(self._before_dequantize(source, move), last=True)
+            return Placed(self._rearranged(source, move), last=True)
         if mode == "pytorch_half_pixel" and 1 not in size:  # the modes agree for these sizes
             mode = "half_pixel"
         resized = relax.op.image.resize2d(
@@ -271,5 +260,14 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.broadcast_to(v, shape))
 
     def _is_bias(self, value: Value) -> bool:
-        call = self._definition(value)
-        return name_of(call) == "dequantize" and len(shape_of(value)) == 1 and constant_of(call.args[0]) is not None
+        stored = self.stored.get(value)
+        return stored is not None and len(shape_of(value)) == 1 and constant_of(stored.tensor) is not None
+
+
+def _stored_number(stored: Stored, value: float) -> float | None:
+    """The integer that stands for `value` among stored ones; None where there is none."""
+    numbers = stored.numbers
+    if numbers is None or not np.isfinite(value) or numbers[0] <= 0:
+        return None
+    scaled, info = value / numbers[0] + numbers[1], np.iinfo(str(stored.tensor.ty.dtype))
+    return float(round(scaled)) if abs(scaled - round(scaled)) < _EXACT and info.min <= scaled <= info.max else None

@@ -11,8 +11,9 @@ import tvm
 from tvm_cascade.errors import UsageError
 from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.interface import attach, check_inputs, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, name_of, relax
+from tvm_cascade.importers.values import Rewriting, Value, bindings_of, relax
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.relax_functions import substitute
 
@@ -60,7 +61,7 @@ class _Fixed(Rewriting):
 def _folded(mod: tvm.IRModule) -> tvm.IRModule:
     """Return `mod` with each value that follows from constants alone as a constant, where others read it.
 
-    A dequantize stays in front of what reads it: operators on stored integers have it as a part.
+    Of real numbers that integers stand for, these are folded: operators have both as a part.
     """
     untyped: Any = mod
     main, follows = untyped["main"], dict[Value, Value]()
@@ -75,13 +76,14 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _wanted(main: Any, follows: dict[Value, Value]) -> list[Value]:
-    """Return the values that follow from constants and that the rest of `main` reads; of a dequantize what it reads."""
+    """Return the values that follow from constants and that the rest of `main` reads; the integers that stand for one."""
     read = [v for b in bindings_of(main) if b.var not in follows for v in relax.analysis.free_vars(b.value)]
     read += relax.analysis.free_vars(main.body.body)
     found: dict[Value, None] = {}
     for var in read:
         if var in follows and isinstance(var.ty, relax.TensorType):
-            source = follows[var].args[0] if name_of(follows[var]) == "dequantize" else var
+            stored = Stored.read_by(follows[var])
+            source = var if stored is None else stored.tensor
             found |= {source: None} if source in follows else {}
     return list(found)
 

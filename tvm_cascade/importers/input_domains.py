@@ -18,6 +18,7 @@ import tvm
 from tvm_cascade.importers.index_inputs import MOVES, User, Users, users_of
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.values import Value, constant_of
+from tvm_cascade.passes.islands.reader import is_dequantize
 from tvm_cascade.tensor_spec import Domain
 
 _ANY = Domain()
@@ -33,9 +34,7 @@ _DEFINED: Mapping[str, Domain] = MappingProxyType(
         "acosh": Domain(low=1),
     }
 )
-_SAME = frozenset(
-    (*MOVES, "astype", "concat", "dequantize", "copy")
-)  # kinds whose results are elements of their first operand
+_SAME = frozenset((*MOVES, "astype", "concat", "copy"))  # kinds whose results are elements of their first operand
 _QUOTIENTS = frozenset(("divide", "floor_divide", "floor_mod", "mod"))
 _SHIFTS = frozenset(("left_shift", "right_shift"))
 _MOST_EXPONENT = 6  # of integers that are raised to a power
@@ -74,7 +73,7 @@ def _asked(user: User, position: int, users: Users) -> Domain:
     integer = "int" in str(getattr(call.args[position].ty, "dtype", ""))
     if kind in _DEFINED:
         return _DEFINED[kind]
-    if kind in _SAME and position == 0:
+    if (kind in _SAME or is_dequantize(call)) and position == 0:
         return _domain(made, users)
     if kind in ("add", "subtract"):
         return _shifted(kind, call, position, _domain(made, users))

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.values import Value, bindings_of, name_of, relax
+from tvm_cascade.importers.values import Value, bindings_of, relax
 from tvm_cascade.messages import printable
+from tvm_cascade.passes.islands.reader import is_boundary
 from tvm_cascade.passes.origin import plain
 
 _KERNELS = frozenset(
@@ -49,7 +50,7 @@ def check_scales(path: object, mod: Any) -> None:
     """
     made = dict(_computed(mod["main"]))
     for var, value in made.items():
-        if name_of(value) in ("quantize", "dequantize") and any(a in made for a in value.args[1:]):
+        if is_boundary(value) and any(a in made for a in value.args[1:]):
             raise LoadError(
                 path,
                 f"tensor {printable(str(var.name))} is quantized dynamically, by a scale that the network computes: "

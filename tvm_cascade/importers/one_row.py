@@ -1,7 +1,7 @@
 """Rewrite of rank-3 networks (Conv1d) to rank 4 with one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
 
 Integer lowering, fused float layers and the schedules support only two-dimensional convolutions and pools. An operator
-without a rule here reads its operands reshaped to rank 3, before their dequantize if they have one.
+without a rule here reads its operands reshaped to rank 3, stored integers if these stand for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tvm_cascade.importers.values import (
     elementwise,
     name_of,
     relax,
-    scales_of,
     shape_of,
 )
+from tvm_cascade.passes.islands.stored import Stored
 
 _AXIS = {0: 0, 1: 1, 2: 3}  # where an axis of rank 3 lies in rank 4
 _CONVOLUTIONS = {
@@ -59,7 +59,10 @@ class _Widening(Rewriting):
         return self._narrow(value)
 
     def _bind(self, var: Value, value: Value) -> None:
-        name = name_of(value)
+        name, stored = name_of(value), Stored.read_by(value)
+        if stored is not None:
+            self._bind_stored(var, stored)
+            return
         handler = self.handlers.get(name)
         widened = handler(value) if handler is not None and len(shape_of(var)) == 3 else None
         if widened is not None:
@@ -72,6 +75,13 @@ class _Widening(Rewriting):
             self._reduction(var, value)
         else:
             self.new[var] = self._emitted(self._narrow(value))
+
+    def _bind_stored(self, var: Value, stored: Stored) -> None:
+        wide = stored.tensor in self.wide and len(shape_of(var)) == 3
+        tensor = self.wide[stored.tensor] if wide else self._narrow(stored.tensor)
+        axis = _AXIS[stored.axis % 3] if wide else stored.axis
+        numbers = self._narrow(stored.scale), self._narrow(stored.zero_point)
+        (self.wide if wide else self.new)[var] = self._real(Stored(tensor, *numbers, axis))
 
     def _emitted(self, value: Value) -> Value:
         return value if isinstance(value, relax.Var) else self.bb.emit(value)
@@ -101,7 +111,7 @@ class _Widening(Rewriting):
         return self._reshaped(self._narrow(value), (*shape[:2], 1, shape[2]))
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """`value` reshaped, before its dequantize if it has one with one scale; constants and chains are folded."""
+        """`value` reshaped, the integers of one scale where these stand for it; constants and chains are folded."""
         if shape_of(value) == shape:
             return value
         call = self._definition(value)
@@ -110,24 +120,23 @@ class _Widening(Rewriting):
         data = constant_of(call)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
-        if name_of(call) == "dequantize" and scales_of(call) == 1 and constant_of(call.args[0]) is None:
-            stored = self._reshaped(call.args[0], shape)
-            return self.bb.emit(relax.op.dequantize(stored, call.args[1], call.args[2], axis=0))
+        stored = self.stored.get(value)
+        if stored is not None and stored.scales == 1 and constant_of(stored.tensor) is None:
+            return self._real(stored.along(self._reshaped(stored.tensor, shape)))
         return self.bb.emit(relax.op.reshape(value, list(shape)))
 
     # operators: the widened call, None where there is no rule --------------------------------------------------------
 
     def _convolution(self, call: Value) -> Value | None:
         attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[name_of(call)]
-        weights = self._definition(self._narrow(call.args[1]))
-        quantized = name_of(weights) == "dequantize"
-        data = constant_of(weights.args[0] if quantized else weights)
+        weights = self._narrow(call.args[1])
+        stored = self.stored.get(weights)
+        data = constant_of(self._definition(weights) if stored is None else stored.tensor)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or data is None:
             return None
         kernel = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))
-        if quantized:
-            axis = _AXIS[int(weights.attrs.axis) % 3]
-            kernel = self.bb.emit(relax.op.dequantize(kernel, weights.args[1], weights.args[2], axis=axis))
+        if stored is not None:
+            kernel = self._real(stored.along(kernel, _AXIS[stored.axis % 3]))
         window = {**_window(attrs), "groups": int(attrs.groups), "kernel_layout": new}
         if kind == "nn.conv2d":
             return relax.op.nn.conv2d(self._widened(call.args[0]), kernel, **window)

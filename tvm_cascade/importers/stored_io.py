@@ -1,8 +1,8 @@
 """Rewrite of a quantized network's float inputs and outputs to the integers that it stores (`--stored-io`).
 
-Models of ONNX Runtime's and PyTorch's quantizers take floats, quantize them, and dequantize what they return. On a board
-floats take four times the bytes of int8. So an input that is only quantized becomes an integer input, and an output that is
-the result of a dequantize an integer output; `TensorSpec.scale` and `zero_point` give their quantization.
+Models of ONNX Runtime's and PyTorch's quantizers take floats, quantize them, and return real numbers again. On a board
+floats take four times the bytes of int8. So an input that is only quantized becomes an integer input, and an output that
+stored integers stand for an integer output; `TensorSpec.scale` and `zero_point` give their quantization.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax
+from tvm_cascade.importers.values import Rewriting, Value, bindings_of, name_of, relax
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
@@ -44,16 +45,16 @@ class _Storing(Rewriting):
         self.inputs = [*(_stored_input(param, s, bindings) for param, s in own), *kept]
         self.params = [_parameter(p, s) for p, s in zip(old, self.inputs, strict=True)]
         pairs = zip(old, self.params, self.inputs, strict=True)
-        self.stored = {p: new for p, new, s in pairs if s is not None}
+        self.integers = {p: new for p, new, s in pairs if s is not None}
         result = self._define(self.main.body.body)
         self.several = result if isinstance(result, relax.Tuple) else None
         self.fields = [self.main.body.body] if self.several is None else list(self.several.fields)
         results = zip(self.fields, spec.own_outputs, strict=False)
-        self.outputs = [*(_stored_output(self._define(f), s) for f, s in results), *kept]
+        self.outputs = [*(_stored_output(Stored.read_by(self._define(f)), s) for f, s in results), *kept]
 
     def _bind(self, var: Value, value: Value) -> None:
-        if name_of(value) == "quantize" and value.args[0] in self.stored:
-            self.renamed[var] = self.stored[value.args[0]]
+        if name_of(value) == "quantize" and value.args[0] in self.integers:
+            self.renamed[var] = self.integers[value.args[0]]
         elif self.several is None or not self._define(value).same_as(self.several):
             self.renamed[var] = self.bb.emit(substitute(value, self.renamed), name_hint=var.name)
 
@@ -77,11 +78,11 @@ def with_scales(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with the scale and zero point of integer inputs and outputs that its file gives to none but their operators."""
     spec, untyped = io_spec(mod), _Values(mod)
     inputs = [
-        s if s.scale is not None else _scaled(s, untyped.readers(p), "dequantize")
+        s if s.scale is not None else _scaled(s, [Stored.read_by(v) for v in untyped.readers(p)])
         for s, p in zip(spec.inputs, untyped.main.params, strict=True)
     ]
     outputs = [
-        s if s.scale is not None else _scaled(s, [untyped.origin(f)], "quantize")
+        s if s.scale is not None else _scaled(s, [Stored.written_by(untyped.origin(f))])
         for s, f in zip(spec.outputs, untyped.results, strict=True)
     ]
     if inputs == [*spec.inputs] and outputs == [*spec.outputs]:
@@ -123,15 +124,20 @@ class _Values:
         return found
 
 
-def _scaled(spec: TensorSpec, around: Sequence[Value], kind: str) -> TensorSpec:
-    """`spec` with the scale that all values of the operator `kind` around a tensor agree on, where there is one."""
-    if spec.dtype not in _STORED or not around or any(name_of(v) != kind for v in around):
-        return spec
-    forms = {(_number(v.args[1]), _number(v.args[2])) for v in around}
-    scale, zero = next(iter(forms))
-    if len(forms) > 1 or scale is None or zero is None:
-        return spec
-    return replace(spec, scale=scale, zero_point=int(zero))
+def _scaled(spec: TensorSpec, around: Sequence[Stored | None]) -> TensorSpec:
+    """`spec` with the scale that all that reads or makes a tensor agrees on, where there is one."""
+    numbers = _agreed(around)
+    return spec if spec.dtype not in _STORED or numbers is None else _with_numbers(spec, spec.dtype, numbers)
+
+
+def _agreed(stored: Sequence[Stored | None]) -> tuple[float, float] | None:
+    """The scale and zero point that all of some integers have; None where one has others, or none."""
+    found = {None if s is None else s.numbers for s in stored}
+    return found.pop() if len(found) == 1 else None
+
+
+def _with_numbers(spec: TensorSpec, dtype: str, numbers: tuple[float, float]) -> TensorSpec:
+    return replace(spec, dtype=dtype, scale=numbers[0], zero_point=int(numbers[1]))
 
 
 _STORED = ("int8", "uint8", "int16", "uint16")
@@ -147,26 +153,16 @@ def _parameter(param: Value, spec: TensorSpec | None) -> Value:
 
 def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> TensorSpec | None:
     """The spec of an input in stored integers, where all its readers are quantizes of equal parameters; None otherwise."""
-    readers = [b.value for b in bindings if param in relax.analysis.free_vars(b.value)]
-    if spec.dtype != "float32" or not readers or any(name_of(r) != "quantize" for r in readers):
+    made = [Stored.written_by(b.value) for b in bindings if param in relax.analysis.free_vars(b.value)]
+    types, numbers = {str(s.tensor.ty.dtype) for s in made if s is not None}, _agreed(made)
+    if spec.dtype != "float32" or len(types) != 1 or numbers is None:
         return None
-    forms = {(_number(r.args[1]), _number(r.args[2]), str(r.ty.dtype)) for r in readers}
-    scale, zero, dtype = next(iter(forms))
-    if len(forms) > 1 or scale is None or zero is None:
-        return None
-    return replace(spec, dtype=dtype, scale=scale, zero_point=int(zero))
+    return _with_numbers(spec, types.pop(), numbers)
 
 
-def _stored_output(call: Value, spec: TensorSpec) -> TensorSpec | None:
-    """The spec of an output in the stored integers that `call` dequantizes; None where `call` is something else."""
-    if name_of(call) != "dequantize" or spec.dtype != "float32":
+def _stored_output(stored: Stored | None, spec: TensorSpec) -> TensorSpec | None:
+    """The spec of an output in the integers that stand for it; None where there are none."""
+    numbers = None if stored is None else stored.numbers
+    if stored is None or numbers is None or spec.dtype != "float32":
         return None
-    scale, zero = _number(call.args[1]), _number(call.args[2])
-    if scale is None or zero is None:
-        return None
-    return replace(spec, dtype=str(call.args[0].ty.dtype), scale=scale, zero_point=int(zero))
-
-
-def _number(value: Value) -> float | None:
-    data = constant_of(value)
-    return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
+    return _with_numbers(spec, str(stored.tensor.ty.dtype), numbers)

@@ -8,8 +8,9 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.passes.integer.expressions import constant_of
+from tvm_cascade.passes.integer.expressions import constant_of  # noqa: F401  for importers
 from tvm_cascade.passes.integer.untyped import Value, relax
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.origin import NamingBuilder
 from tvm_cascade.passes.relax_functions import substitute
 
@@ -36,17 +37,15 @@ def bindings_of(main: Any) -> list[Any]:
 
 
 def is_quantized(mod: Any) -> bool:
-    """Whether anything in `main` is dequantized."""
-    return any(name_of(b.value) == "dequantize" for b in bindings_of(mod["main"]))
+    """Whether anything in `main` reads stored integers as real numbers."""
+    return any(Stored.read_by(b.value) is not None for b in bindings_of(mod["main"]))
 
 
 def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping[int, int]) -> Value:
     """The elementwise `call` with operand `source` in place of its first: axis `a` of that is axis `axes[a]` of `source`."""
-    if name_of(call) not in ("quantize", "dequantize"):
+    if name_of(call) != "quantize":
         return relax.Call(call.op, [source, *rest], call.attrs)
     axis = axes[int(call.attrs.axis) % len(axes)]
-    if name_of(call) == "dequantize":
-        return relax.op.dequantize(source, *rest, axis=axis)
     return relax.op.quantize(source, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
 
 
@@ -59,6 +58,7 @@ class Rewriting:
         self.bb: Any = NamingBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
         self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
         self.renamed: dict[Value, Value] = {}  # variables of the old function -> values of the new one
+        self.stored: dict[Value, Stored] = {}  # real numbers of the new function -> the integers that stand for them
 
     def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
         """The module with the new `main`, without dead code. It has the attributes of the old one, and its parameters
@@ -85,17 +85,17 @@ class Rewriting:
             value = self.definitions[value]
         return value
 
+    def _real(self, stored: Stored) -> Value:
+        """The real numbers that integers of the new function stand for."""
+        made = self.bb.emit(stored.reals)
+        self.stored[made] = stored
+        return made
+
     def _bind(self, var: Value, value: Value) -> None:
         raise NotImplementedError
 
     def _returned(self, value: Value) -> Value:
         return substitute(value, self.renamed)
-
-
-def scales_of(dequantize: Value) -> int:
-    """How many scales a dequantize has; 0 where they are not constant."""
-    scale = constant_of(dequantize.args[1])
-    return 0 if scale is None else int(scale.size)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _described(exported: Any) -> dict[str, Any]:
         if not kind or "quantize" in kind:
             continue
         before = [str(n.target) for n in node.all_input_nodes]
-        stored = bool(before) and all("dequantize" in name for name in before[:2])
+        stored = bool(before) and all(".dequantize_per_" in name for name in before[:2])
         floats[kind] += not stored
         if kind in _LAYERS:
             layers += 1

@@ -1,6 +1,6 @@
 """Import of `.onnx` files into Relax: float, QDQ (QuantizeLinear and DequantizeLinear) and QLinear networks.
 
-QLinear operators are rewritten as QDQ first (`onnx_qoperators`). Relax's importer reads QDQ as `quantize` and `dequantize`;
+QLinear operators are rewritten as QDQ first (`onnx_qoperators`), of which Relax's importer makes islands (`passes.islands`);
 `channels_last` and `biases` then bring quantized networks into the form that `passes.LowerQuantized` takes. The `onnx`
 package is an optional dependency.
 """

@@ -1,7 +1,7 @@
 """`Converter`: Relax's TFLite operator converter with its defects corrected, for the importer's parameter `op_converter`.
 
-Each converter (`network.CONVERTERS`) says which defect it corrects. Quantized operators are imported as `dequantize ->
-float operator -> quantize` islands or, for operators that only move or compare stored values, directly on integers;
+Each converter (`network.CONVERTERS`) says which defect it corrects. Quantized operators are imported as islands
+(`passes.islands`) or, for operators that only move or compare stored values, directly on integers;
 `passes.LowerQuantized` turns both into integer arithmetic.
 """
 

@@ -20,6 +20,7 @@ from tvm_cascade.passes.integer.requantize import requantized_wide
 from tvm_cascade.passes.integer.task import Elementwise, Output
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 from tvm_cascade.passes.islands.reader import EXPLICIT_AXIS
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.sorting import emit_top_k
 from tvm_cascade.program.quant import STORED_TYPES
 
@@ -33,7 +34,7 @@ def _bounded(index: Index, value: Tensor) -> Scalar:
 
 @converts("ELU")
 def _elu(net: Network, op: Operator) -> Value:
-    """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it; a quantized one between dequantize and quantize."""
+    """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it, of real numbers."""
     x = net.real(net.get_input_tensors(op)[0])
     one = relax.const(1, "float32")
     below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))
@@ -57,7 +58,7 @@ def _l2_normalization(net: Network, op: Operator) -> Value:
 
 @converts("BATCH_MATMUL")
 def _batch_matmul(net: Network, op: Operator) -> Value:
-    """A matmul, which broadcasts batches, of operands transposed before their dequantize. They get at least rank 3:
+    """A matmul, which broadcasts batches, of operands transposed as they are stored. They get at least rank 3:
     a product of rank 2 would be lowered as a fully connected layer, which rounds differently."""
     options = net.options(op, tflite.BatchMatMulOptions)
     tensors, operands = net.get_input_tensors(op), []
@@ -73,7 +74,7 @@ def _batch_matmul(net: Network, op: Operator) -> Value:
 
 
 def _moved(net: Network, tensor: stock.TensorWrapper, shape: list[int], order: list[int] | None) -> Value:
-    """A tensor reshaped and transposed, before its dequantize if it is quantized; a constant is folded."""
+    """The real numbers of a tensor that is reshaped and transposed as it is stored; a constant is folded."""
     if net.has_expr(tensor.tensor_idx):
         value = net.get_expr(tensor.tensor_idx)
         if net.shape(tensor) != shape:
@@ -83,7 +84,7 @@ def _moved(net: Network, tensor: stock.TensorWrapper, shape: list[int], order: l
         data = np.asarray(net.get_tensor_value(tensor)).reshape(shape)
         data = data if order is None else np.ascontiguousarray(data.transpose(order))
         value = relax.const(data, str(data.dtype))
-    return net.dequantize(value, tensor) if tensor.qnn_params else value
+    return net.real(tensor, value)
 
 
 @converts("BROADCAST_TO")
@@ -101,7 +102,7 @@ def _dequantize(net: Network, op: Operator) -> Value:
         return net.convert_dequantize(op)
     params = tensor.qnn_params
     value = net.get_expr(tensor.tensor_idx)
-    return relax.op.dequantize(value, params["scale"], params["zero_point"], axis=EXPLICIT_AXIS)
+    return Stored(value, params["scale"], params["zero_point"], EXPLICIT_AXIS).reals
 
 
 @converts("QUANTIZE")

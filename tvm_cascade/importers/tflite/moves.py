@@ -13,6 +13,7 @@ from tvm_cascade.importers.tflite.network import CONVOLUTIONS, Network, Operator
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.tflite.slices import slices
 from tvm_cascade.importers.values import Value, relax
+from tvm_cascade.passes.islands.stored import Stored
 
 
 @converts("ARG_MAX", "ARG_MIN")
@@ -351,9 +352,9 @@ def _dilate(net: Network, value: Value, source: Value, blocks: list[int], paddin
         inner = _dilate(net, call.args[0], source, blocks, padding)
         return None if inner is None else relax.Call(call.op, [inner, *call.args[1:]], call.attrs)
     data, attrs = call.args[0], call.attrs
-    stored = net.bb.lookup_binding(data) if isinstance(data, relax.Var) else data
-    if isinstance(stored, relax.Call) and stored.op.name == "relax.dequantize":
-        source = relax.op.dequantize(source, stored.args[1], stored.args[2], axis=int(stored.attrs.axis))
+    stored = Stored.read_by(net.bb.lookup_binding(data) if isinstance(data, relax.Var) else data)
+    if stored is not None:
+        source = stored.along(source, stored.axis).reals
     return relax.op.nn.conv2d(
         source,
         call.args[1],

@@ -174,9 +174,9 @@ class Network(stock.OperatorConverter):
             )
         return None
 
-    def real(self, tensor: stock.TensorWrapper) -> Value:
-        """A tensor as real numbers: dequantized if it is quantized."""
-        value = self.get_tensor_expr(tensor)
+    def real(self, tensor: stock.TensorWrapper, value: Value | None = None) -> Value:
+        """A tensor as real numbers, if it is quantized; `value` has its elements where these were moved."""
+        value = self.get_tensor_expr(tensor) if value is None else value
         return self.dequantize(value, tensor) if tensor.qnn_params else value
 
     def stored(self, value: Value, op: Operator) -> Value:

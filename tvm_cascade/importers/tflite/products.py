@@ -11,6 +11,7 @@ from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
 from tvm_cascade.importers.values import Value, relax
+from tvm_cascade.passes.islands.stored import Stored
 
 
 @converts("TRANSPOSE_CONV")
@@ -38,8 +39,8 @@ def _transpose_conv(net: Network, op: Operator) -> Value:
     window = {"strides": strides, "padding": padding, "output_padding": extra, "kernel_layout": "IOHW"}
     if x.qnn_params:
         params: Any = weights.qnn_params
-        scaled = relax.op.dequantize(w, params["scale"], params["zero_point"], axis=1 if data.ndim else 0)
-        result = relax.op.nn.conv2d_transpose(net.dequantize(value, x), scaled, data_layout="NHWC", **window)
+        scaled = Stored(w, params["scale"], params["zero_point"], axis=1 if data.ndim else 0).reals
+        result = relax.op.nn.conv2d_transpose(net.real(x, value), scaled, data_layout="NHWC", **window)
     else:
         planes = relax.op.nn.conv2d_transpose(relax.op.permute_dims(value, [0, 3, 1, 2]), w, **window)
         result = relax.op.permute_dims(planes, [0, 2, 3, 1])

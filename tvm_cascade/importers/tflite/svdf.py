@@ -22,6 +22,7 @@ from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.svdf import Filters, float_sums, lower_features, lower_sums
 from tvm_cascade.passes.integer.task import Output
+from tvm_cascade.passes.islands.stored import Stored
 
 
 @converts("SVDF")
@@ -146,8 +147,7 @@ def _pixel(
         kind |= {"kernel_layout": "HWOI", "groups": units}
 
     def real(stored: Value, scale: float, at: int, axis: int) -> Value:
-        numbers = relax.const(scale, "float32"), relax.const(at, "int32")
-        return net.bb.emit(relax.op.dequantize(stored, *numbers, axis=axis))
+        return net.bb.emit(Stored(stored, relax.const(scale, "float32"), relax.const(at, "int32"), axis).reals)
 
     pixel = net.bb.emit(relax.op.reshape(value, [1, weights.shape[0], out.shape[0], depth]))
     kernel = real(relax.const(np.ascontiguousarray(weights), "int8"), 1.0, 0, 3)

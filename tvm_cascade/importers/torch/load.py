@@ -1,7 +1,7 @@
 """Import of `.pt2` files (torch.export) into Relax, through ONNX. Torch is an optional dependency, imported on use only.
 
 Torch's own exporter writes a program as ONNX (`torch_export`), which the importer of ONNX reads. Quantized networks are those
-of PT2E: `quantized_decomposed` quantize and dequantize operators around float ones.
+of PT2E: operators of real numbers between those of `quantized_decomposed`.
 
 Nothing of a file is executed: `torch_archive` reads it.
 """

@@ -23,16 +23,17 @@ import tvm
 from tvm import relax, te, tirx
 
 from tvm_cascade.passes.integer.expressions import constant_of
+from tvm_cascade.passes.islands.stored import BOUNDARIES
 
 Value = Any
 # operators whose legalization writes a constant of one number into the kernel
 _SCALARS = frozenset(
     f"relax.{name}"
     for name in (
-        "add", "astype", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "dequantize", "divide", "equal",
+        *BOUNDARIES, "add", "astype", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "divide", "equal",
         "floor_divide", "floor_mod", "full", "greater", "greater_equal", "left_shift", "less", "less_equal",
         "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply",
-        "not_equal", "power", "quantize", "right_shift", "subtract",
+        "not_equal", "power", "right_shift", "subtract",
     )
 )  # fmt: skip
 
