@@ -11,6 +11,7 @@ from typing import Any
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Window
 from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
+from tvm_cascade.passes.origin import plain
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.sliding.rules import rule_of
 from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
@@ -102,7 +103,7 @@ class _Reader:
         kinds = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
         size = sum(prod(int(d) for d in k.shape.values) * ITEM_BYTES.get(str(k.dtype), 8) for k in kinds)
         rows = None if axis is None else shape_of(variable)[axis]
-        self.series.append(Series(variable.name, rows, size // (rows or 1)))
+        self.series.append(Series(plain(variable.name), rows, size // (rows or 1)))
         self.variables.append(variable)
         self.number[variable] = len(self.series) - 1
         if axis is not None:
@@ -160,10 +161,9 @@ class _Reader:
             value, tuple(inputs), tuple(self.axes[v] for v in inputs), constants, shape, str(binding.var.ty.dtype)
         )
         try:
-            sliding = rule(site)
+            return rule(site)
         except NotSliding:
             return None
-        return sliding if shape[sliding.axis] > 1 else None
 
 
 def _macs(value: Value) -> int:
@@ -174,7 +174,7 @@ def _macs(value: Value) -> int:
 
 
 def _name(binding: Binding) -> str:
-    return f"{_op(binding.value).rpartition('.')[2]} ({binding.var.name})"
+    return f"{_op(binding.value).rpartition('.')[2]} ({plain(binding.var.name)})"
 
 
 def _op(value: Value) -> str:

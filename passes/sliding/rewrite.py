@@ -53,7 +53,7 @@ class _Writer:
         free = UniqueNames([given.name])
         totals = sorted(self.plan.totals)
         named = [*((t, "state") for t in stated), *((t, "sum") for t in totals)]
-        names = tuple(free(f"{self.plan.network.series[t].name}_{what}") for t, what in named)
+        names = tuple(free(f"{self._keeper(t)}_{what}") for t, what in named)
         types = [self._type(t, (0, self._own(t).state_rows)) for t in stated]
         types += [relax.TensorType(self._total(t).shape, "int32") for t in totals]
         states = {t: relax.Var(*of) for t, *of in zip([*stated, *totals], names, types, strict=True)}
@@ -69,6 +69,11 @@ class _Writer:
             self.builder.emit_func_output(relax.Tuple(outputs) if len(outputs) > 1 else outputs[0])
         made = relax.transform.DeadCodeElimination()(self.builder.finalize())
         return FrameNetwork(made.with_attrs(dict(self.mod.attrs or {})), names)
+
+    def _keeper(self, tensor: int) -> str:
+        """Return the name of a tensor whose rows are kept; the input's where they are the input's in another layout."""
+        network = self.plan.network
+        return network.series[network.input if tensor == network.carrier else tensor].name
 
     def _own(self, tensor: int) -> SeriesPlan:
         """Return a frame's plan for a needed tensor."""

@@ -21,6 +21,7 @@ from tvm_cascade.passes.integer.pooling import reduced_axes, rescaled_sum, te_av
 from tvm_cascade.passes.integer.task import Output, Task
 from tvm_cascade.passes.integer.untyped import Binding, Builder, Index, Scalar, Tensor, Value, relax, te
 from tvm_cascade.passes.islands.reader import VIEWS, read_operators
+from tvm_cascade.passes.origin import plain
 from tvm_cascade.program.operator import Operator, quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
@@ -124,7 +125,7 @@ def _sum(var: Value, operator: Operator) -> Total | None:
     if operator.kind not in ("mean", "sum"):
         return None
     made = rescaled_sum(Task(operator, out, Emitter(relax.BlockBuilder(), {})))
-    name, axes = f"{operator.kind} ({var.name})", tuple(reduced_axes(operator))
+    name, axes = f"{operator.kind} ({plain(var.name)})", tuple(reduced_axes(operator))
     return Total(name, made.x.source, axes, made.stored, dtype_of(var), var, ())
 
 
@@ -133,12 +134,12 @@ def _pooled(var: Value, pool: Operator, out: Output) -> Total | None:
     attrs, source = pool.attributes, quantized(pool.operands[0]) or pool.value(0)
     rows_and_columns = source.shape[1:3]
     whole = attrs["layout"] == "NHWC" and attrs["pool_size"] == rows_and_columns
-    plain = not any(attrs["padding"]) and {*attrs["dilation"]} == {1}
+    unpadded = not any(attrs["padding"]) and {*attrs["dilation"]} == {1}
     count = prod(rows_and_columns)
-    if not whole or not plain or pool.output.shape[1:3] != (1, 1) or count << 16 > INT32_MAX:
+    if not whole or not unpadded or pool.output.shape[1:3] != (1, 1) or count << 16 > INT32_MAX:
         return None
     stored = partial(_averaged, out, count)
-    return Total(f"avg_pool2d ({var.name})", source.source, (1, 2), stored, dtype_of(var), var, ())
+    return Total(f"avg_pool2d ({plain(var.name)})", source.source, (1, 2), stored, dtype_of(var), var, ())
 
 
 def _averaged(out: Output, count: int, total: Scalar) -> Scalar:

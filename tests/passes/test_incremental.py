@@ -14,7 +14,8 @@ from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
-from tvm_cascade.frontend import load
+from tvm_cascade.frontend import load, load_frame
+from tvm_cascade.importers.sliding import Frame
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
@@ -91,9 +92,10 @@ def compare(
     resets: Collection[int] = (),
     most_state: int | None = None,
     axis: int = 1,
+    made: Frame | None = None,
 ) -> None:
     """Frames from a clear state, and again from the frames `resets` on: what an application does after a gap."""
-    made = frame_module(mod, hop, most_state, axis)
+    made = made or frame_module(mod, hop, most_state, axis)
     whole, frame = runner(mod), runner(made.mod)
     shapes = [tuple(int(d) for d in p.ty.shape.values) for p in made.mod["main"].params]
     kinds = [str(p.ty.dtype) for p in made.mod["main"].params]
@@ -163,6 +165,50 @@ def test_time_may_be_the_last_axis(stored: bool, tmp_path: Path) -> None:
         tvm_cascade.plan(mod, hop=2, axis=3)
     with pytest.raises(UsageError, match="--axis 'rows': give time, which is axis 1, or the number"):
         tvm_cascade.plan(mod, hop=2, axis="rows")
+
+
+@pytest.mark.parametrize("tail", [1, 3])
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_last_rows_of_a_causal_network(stored: bool, tail: int, tmp_path: Path) -> None:
+    """`x[:, :, -n:]`, flattened, into a dense layer: states hold what the convolutions reach back to, and the tail."""
+    pytest.importorskip("onnx")
+    from tvm_cascade.testing.onnx_layers import Layers
+
+    layers = Layers()
+    y = layers.stored("x", 0.02) if stored else "x"
+    for _ in range(3):
+        y = layers.node("Relu", layers.node("Conv", y, layers.weight((8, 8, 3), 0), kernel_shape=[3], pads=[2, 0]))
+        y = layers.stored(y, 0.02) if stored else y
+    at = [layers.constant(np.array([v], "int64")) for v in (32 - tail, 32, 2)]
+    y = layers.node("Flatten", layers.node("Slice", y, *at))
+    layers.save(tmp_path / "m.onnx", layers.node("Gemm", y, layers.weight((8 * tail, 4))), (1, 8, 32), 2)
+    mod = load(tmp_path / "m.onnx")
+    made = load_frame(mod, 1, axis=2)
+    assert made.plan.macs == 3 * 8 * 8 * 3 + 8 * tail * 4
+    rows = 3 * 3 + (tail if tail > 1 else 0)
+    assert made.plan.state_bytes == rows * 8 * (1 if stored else 4)
+    compare(mod, 1, 100, "float32", axis=2, made=made)
+    if not stored:
+        assert made.mod["main"].params[1].name == "x_state"
+    plan = tvm_cascade.plan(mod, target="cortex-m4", hop=1, axis=2)
+    assert plan.peak_bytes <= made.plan.state_bytes + 128  # time is the last axis of the file, and of no state
+
+
+def test_attention_of_the_last_row_over_a_window(tmp_path: Path) -> None:
+    """Keys and values of earlier rows are kept, and the query of the last row alone is computed."""
+    pytest.importorskip("onnx")
+    from tvm_cascade.testing.onnx_layers import Layers
+
+    layers = Layers()
+    q, k, v = (layers.node("MatMul", "x", layers.weight((8, 8))) for _ in range(3))
+    q = layers.node("Slice", q, *(layers.constant(np.array([n], "int64")) for n in (15, 16, 1)))
+    scores = layers.node("MatMul", q, layers.node("Transpose", k, perm=[0, 2, 1]))
+    y = layers.node("MatMul", layers.node("Softmax", scores, axis=-1), v)
+    layers.save(tmp_path / "m.onnx", y, (1, 16, 8), 3)
+    mod = load(tmp_path / "m.onnx")
+    made = load_frame(mod, 1)
+    assert made.plan.state_bytes == 2 * 16 * 8 * 4 and [p.params[0].ty.shape[1] for p in [made.mod["main"]]] == [1]
+    compare(mod, 1, 50, "float32", made=made)
 
 
 def test_less_state_for_more_work() -> None:

@@ -40,6 +40,10 @@ def random_network(rng: np.random.Generator) -> SlidingNetwork:
         elif others and rng.random() < 0.4:
             step = Step(f"op{k}", (source, others[0]), len(series), (IDENTITY, IDENTITY), 3)
             made = height
+        elif rng.random() < 0.2:  # a slice
+            begin, stride = int(rng.integers(0, height)), int(rng.integers(1, 3))
+            made = int(rng.integers(1, (height - begin - 1) // stride + 2))
+            step = Step(f"op{k}", (source,), len(series), (Window(1, stride, padding=-begin),), 0, True)
         else:
             extent, stride, dilation = (int(rng.integers(1, n)) for n in (4, 4, 3))
             window = Window(extent, stride, dilation, int(rng.integers(0, (extent - 1) * dilation + 1)))
@@ -53,7 +57,7 @@ def random_network(rng: np.random.Generator) -> SlidingNetwork:
     return SlidingNetwork(tuple(series), tuple(steps), 0, tuple(sorted(outputs)))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 def test_every_frame_is_the_whole_window(seed: int) -> None:
     rng = np.random.default_rng(seed)
     network = random_network(rng)
@@ -81,6 +85,42 @@ def test_valid_convolutions_compute_the_new_row_alone() -> None:
     assert [p and p.rows for p in plan.series] == [1, 1, 1, 1, 1]
     assert [p and p.state_rows for p in plan.series] == [3, 5, 0, 58, 0]  # what windows read, and the mean
     assert plan.macs == plan.least_macs == 10 * (3 + 3 + 1 + 1) and plan.whole_macs == 10 * (3 * 62 + 3 * 58 + 58 + 1)
+
+
+def test_the_last_rows_alone_are_computed_and_kept() -> None:
+    """Causal convolutions of which the last three rows are read: nothing of what depends on padding is computed."""
+    series = [
+        Series("window", 32, 4),
+        *(Series(f"t{k}", 32, 8) for k in range(3)),
+        Series("tail", 3, 8),
+        Series("y", None, 5),
+    ]
+    causal = [Step(f"op{k}", (k,), k + 1, (Window(3, padding=2),), 10) for k in range(3)]
+    tail = Step("slice", (3,), 4, (Window(1, padding=-29),), 0, True)
+    network = SlidingNetwork(tuple(series), (*causal, tail, Step("dense", (4,), 5, (None,), 7)), 0, (5,))
+    plan = plan_frame(network, 1)
+    assert plan.refusal() is None
+    assert [p and p.rows for p in plan.series] == [1, 1, 1, 1, 3, 1]
+    assert [p and p.state_rows for p in plan.series] == [
+        3,
+        3,
+        3,
+        3,
+        0,
+        0,
+    ] and plan.macs == plan.least_macs == 3 * 30 + 7
+    validate(plan, 100)
+
+
+def test_the_input_is_kept_in_the_layout_that_is_read() -> None:
+    turned = Step("transpose", (0,), 1, (IDENTITY,), 0, True)
+    series = (Series("window", 20, 4), Series("turned", 20, 4), Series("y", 18, 8))
+    network = SlidingNetwork(series, (turned, Step("conv", (1,), 2, (Window(3),), 10)), 0, (2,))
+    plan = plan_frame(network, 1)
+    assert network.carrier == 1 and [p and p.state_rows for p in plan.series] == [0, 3, 18]
+    validate(plan, 60)
+    wider = replace(network, series=(series[0], Series("real", 20, 16), series[2]))
+    assert wider.carrier == 0 and [p and p.state_rows for p in plan_frame(wider, 1).series] == [3, 0, 18]
 
 
 def test_padding_at_the_border_is_computed_for_the_border_rows_alone() -> None:

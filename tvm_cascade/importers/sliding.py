@@ -8,8 +8,9 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.importers.interface import attach, io_spec, with_interface
+from tvm_cascade.importers.kernel_layout import in_kernel_layout
 from tvm_cascade.passes.sliding.incremental import frame_module
 from tvm_cascade.sliding import FramePlan
 from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec, unique_names
@@ -28,7 +29,10 @@ def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis:
 
     Raises what `frame_module` raises.
     """
-    made = frame_module(mod, hop, most_state, axis)
+    try:  # rows of time are then contiguous where the file has planes of channels
+        made = frame_module(in_kernel_layout(mod), hop, most_state, axis)
+    except CascadeError:  # names the file's operators where these end it too
+        made = frame_module(mod, hop, most_state, axis)
     io = _interface(mod)
     main: Any = made.mod["main"]
     taken = [i.name for i in (*io.inputs, *io.outputs)]

@@ -206,6 +206,8 @@ def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ())
             if height is not None:
                 window = network.window(step, position)
                 needed[tensor] += [read_rows(window, rows, height) for rows in plan.computed]
+    if network.carrier != network.input:
+        needed[network.input] = []
     plans[network.input] = _series_plan(network, reach, hop, network.input, needed[network.input], False)
     made = FramePlan(network, hop, tuple(plans), reach)
     sums = (s for s in network.steps if s.total_bytes and plans[s.output] is not None and s.output not in dropped)
@@ -232,7 +234,7 @@ def _series_plan(
     network: SlidingNetwork, reach: Reach, hop: int, tensor: int, needed: list[Rows], dropped: bool
 ) -> SeriesPlan:
     given = tensor == network.input
-    if not given and not _is_stored(network, tensor):
+    if not given and tensor != network.carrier and not _is_stored(network, tensor):
         return SeriesPlan(tuple(dict.fromkeys(needed)))
     asked, reusable = merged(needed), reach.reusable(tensor, hop)
     inside = [max(first, reusable[0]) for first, end in asked if max(first, reusable[0]) < min(end, reusable[1])]
@@ -260,7 +262,13 @@ def _read_whole(network: SlidingNetwork, tensor: int) -> bool:
     """Test whether an operator reads all rows of a tensor at once, or the tensor is an output."""
     if network.series[tensor].rows is None:
         return False
-    return network.is_final(tensor) or any(network.window(s, k).stride == 0 for s, k in network.final_readers(tensor))
+    if tensor in network.outputs:
+        return True
+    for step, position in network.readers[tensor]:
+        behind = step.free and _read_whole(network, step.output)
+        if behind or network.window(step, position).stride == 0:
+            return True
+    return False
 
 
 def _ancestors(network: SlidingNetwork, tensors: Collection[int]) -> set[int]:
@@ -284,7 +292,7 @@ def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
     plans, dropped = [plan_frame(network, hop)], frozenset[int]()
     while True:
         last = plans[-1]
-        kept = [t for t, p in enumerate(last.series) if p is not None and p.state_rows and t != network.input]
+        kept = [t for t, p in enumerate(last.series) if p is not None and p.state_rows and t != network.carrier]
         kept += sorted(last.totals)
         tried = [(plan_frame(network, hop, dropped | {t}), t) for t in kept]
         smaller = [(p, t) for p, t in tried if p.state_bytes < last.state_bytes]

@@ -54,6 +54,21 @@ class SlidingNetwork:
         return {step.output: step for step in self.steps}
 
     @cached_property
+    def carrier(self) -> int:
+        """Return the tensor that keeps the input's rows: the input, or what `free` operators alone make of each row of it,
+        if that has no more bytes.
+        """
+        tensor = self.input
+        while tensor not in self.outputs and len(self.readers[tensor]) == 1:
+            (step, position), *_ = self.readers[tensor]
+            same = step.windows[position] == IDENTITY and len(step.inputs) == 1
+            own, made = self.series[tensor], self.series[step.output]
+            if not (step.free and same and made.rows == own.rows and made.row_bytes <= own.row_bytes):
+                break
+            tensor = step.output
+        return tensor
+
+    @cached_property
     def readers(self) -> tuple[tuple[tuple[Step, int], ...], ...]:
         """Return each tensor's reading operators, each with the input's position."""
         found: list[list[tuple[Step, int]]] = [[] for _ in self.series]
