@@ -507,7 +507,16 @@ def run(
 
 
 def export(
-    directory: str | Path, *, kind: str, output: str | Path, front_end: str | Path | None = None
+    directory: str | Path,
+    *,
+    kind: str,
+    output: str | Path,
+    front_end: str | Path | None = None,
+    self_test: bool = True,
+    inputs: str | Path | None = None,
+    check: str | Path | None = None,
+    labels: str | Path | Sequence[str] | None = None,
+    progress: Progress = silent,
 ) -> tuple[str, ...]:
     """Write the compiled project or bundle in `directory` as a package for another build system.
 
@@ -522,6 +531,17 @@ def export(
         A new folder.
     front_end : path, optional
         A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
+    self_test : bool
+        Let the example run one input on the device and compare the outputs. Networks that ask for their inputs row by row
+        have none, nor do examples with a front end.
+    inputs : path, optional
+        An .npz with the input of the self-test, one array per input. None: a random one, which takes at most 4 KiB.
+    check : path, optional
+        The model's file: the outputs of the self-test are compared with its reference kernels.
+    labels : path or sequence of str, optional
+        Names of the classes, one a line: the example prints the name with the largest score.
+    progress : callable
+        Called with a line of text now and then.
 
     Returns
     -------
@@ -534,12 +554,18 @@ def export(
         An unknown `kind`, an `output` that is not empty, or a project that the package cannot hold; `directory` is no
         compiled project; the target's binutils are not installed.
     """
-    from tvm_cascade.emit.export import export_folder
+    from tvm_cascade.emit.export import export_folder, read_labels
     from tvm_cascade.emit.packages import KINDS
+    from tvm_cascade.runs.golden import golden_of
 
     checks.choice(*KINDS)("as", kind)
-    heard = checks.optional(checks.path)("front_end", front_end)
-    return export_folder(checks.path("directory", directory), kind, checks.path("output", output), heard)
+    path = checks.optional(checks.path)
+    folder, heard = checks.path("directory", directory), path("front_end", front_end)
+    checks.flag("self_test", self_test)
+    given, model = path("inputs", inputs), path("check", check)
+    names = read_labels(path("labels", labels)) if isinstance(labels, (str, Path)) else tuple(labels or ())
+    tested = golden_of(folder, given, model, progress) if self_test and heard is None and kind != "rust" else {}
+    return export_folder(folder, kind, checks.path("output", output), heard, tested, names)
 
 
 def bundle(

@@ -76,7 +76,16 @@ endforeach()
 ARDUINO_H = """\
 #pragma once
 #include <stdint.h>
-struct Stream { void begin(long); void print(const char *); void println(long); };
+struct Stream {
+    void begin(long);
+    void print(const char *);
+    void print(long);
+    void print(unsigned long);
+    void println(const char *);
+    void println(long);
+    void println(unsigned long);
+};
+unsigned long micros(void);
 extern Stream Serial;
 void delay(unsigned long);
 """
@@ -131,7 +140,7 @@ def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request:
     stand_in = tmp_path / "zephyr"
     for place, text in {
         "ZephyrConfig.cmake": ZEPHYR_CONFIG,
-        "include/zephyr/kernel.h": "",
+        "include/zephyr/kernel.h": "#include <stdint.h>\nuint32_t k_cycle_get_32(void);\n#define k_cyc_to_us_floor32(c) (c)\n",
         "include/zephyr/sys/printk.h": "void printk(const char *, ...);\n",
     }.items():
         (stand_in / place).parent.mkdir(parents=True, exist_ok=True)

@@ -57,18 +57,30 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
     type=PATH,
     help="A folder that `front-end` wrote: its C goes into the package, and the example takes sound. Not for rust.",
 )
+@click.option(
+    "--labels", type=PATH, help="Names of the classes, one a line: the example prints the one with the largest score."
+)
+@click.option("--self-test/--no-self-test", default=True, show_default=True,
+              help="Let the example run one input on the device and compare the outputs. Not for rust.")  # fmt: skip
+@click.option(
+    "--inputs", type=PATH, help="An .npz with the input of the self-test. [default: a random one, 4 KiB at most]"
+)
+@click.option(
+    "--check", type=PATH, metavar="MODEL", help="Compare the outputs of the self-test with the reference kernels first."
+)
 @NEW_FOLDER
 @prints(Export)
 @guarded
-def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_json: bool) -> None:
+def export(directory: Path, kind: str, output: Path, as_json: bool, **options: Any) -> None:
     """Write the network of the project in DIR, or the networks of a bundle, as a package for another build system.
 
     An Arduino or PlatformIO library, a CMSIS-Pack, an ESP-IDF component, Rust crates without std, a folder for
-    STM32CubeIDE, or a Zephyr module; each with an example that calls it.
+    STM32CubeIDE, or a Zephyr module; each with an example that tests the network on the device, calls it and prints
+    status, time and class.
     """
     from tvm_cascade import api
 
-    files = api.export(directory, kind=kind, output=output, front_end=front_end)
+    files = api.export(directory, kind=kind, output=output, progress=say, **options)
     data = {"kind": kind, "output": str(output), "files": list(files)}
     show(as_json, data, f"{output}: {len(files)} files for {kind}")
 

@@ -6,19 +6,29 @@ networks. The kinds are modules in `micro.packages`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tvm_cascade.emit.golden import Golden, has_classes
 from tvm_cascade.emit.hearing import read_hearing
-from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.image import Image, read_image
 from tvm_cascade.emit.names import c_identifier
 from tvm_cascade.emit.package import Package, common_values, write_file
 from tvm_cascade.emit.packages import KINDS, package_kind
 from tvm_cascade.emit.template import fill_template, template_folder
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import publish, require_empty
 
 
-def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = None) -> tuple[str, ...]:
+def export_folder(
+    folder: Path,
+    kind: str,
+    out: Path,
+    front_end: Path | None = None,
+    golden: Mapping[str, Golden] | None = None,
+    labels: Sequence[str] = (),
+) -> tuple[str, ...]:
     """Write the compiled `folder` as a package of `kind` into the new folder `out`; returns the files, relative to it.
 
     Parameters
@@ -27,6 +37,10 @@ def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = N
         One of `packages.KINDS`.
     front_end : Path, optional
         A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
+    golden : mapping of str to Golden, optional
+        An input and its outputs by network, for the example's self-test.
+    labels : sequence of str
+        Names of the classes of the only network.
 
     Raises
     ------
@@ -45,7 +59,8 @@ def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = N
     hearing = None if front_end is None else read_hearing(front_end, writer.microphone)
     if hearing is not None and image.several:
         raise UsageError(f"--front-end is for one network, and {folder} holds several")
-    package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image, hearing)
+    name = c_identifier(folder.resolve().name, image.name) if image.several else image.name
+    package = Package(name, image, hearing, golden or {}, _labels(image, labels))
     writer.refuse(package, out)
     with publish(out, require_empty) as staging:
         values = common_values(package) | writer.write(package, staging)
@@ -53,3 +68,27 @@ def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = N
             write_file(staging / place.replace("NAME", package.name), fill_template(text, values))
         writer.finish(package, staging)
         return tuple(sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()))
+
+
+def _labels(image: Image, labels: Sequence[str]) -> tuple[str, ...]:
+    """Check names of classes: one for each score. Raises `UsageError`."""
+    if not labels:
+        return ()
+    if image.several or not has_classes(image.networks[0]):
+        raise UsageError(f"--labels names the classes of one network's scores, and {image.folder} has no such output")
+    scores = max(image.networks[0].outputs[0].shape)
+    if len(labels) != scores:
+        raise UsageError(f"--labels has {len(labels)} names, and {image.name} has {scores} scores")
+    return tuple(labels)
+
+
+def read_labels(path: Path | None) -> tuple[str, ...]:
+    """Read names of classes, one a line. Raises `LoadError`."""
+    if path is None:
+        return ()
+    try:
+        return tuple(line.strip() for line in readable(path).read_text(encoding="utf-8").splitlines() if line.strip())
+    except OSError as error:
+        raise LoadError(path, error.strerror or "cannot be read") from None
+    except UnicodeDecodeError:
+        raise LoadError(path, "is no text in UTF-8") from None

@@ -7,12 +7,13 @@ in a path is replaced by the package's name, `@key@` in a text by a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import Family
+from tvm_cascade.emit.golden import Golden, golden_header, has_classes
 from tvm_cascade.emit.hearing import Hearing, example_call
 from tvm_cascade.emit.image import Image
 from tvm_cascade.emit.image_text import arena_source
@@ -34,6 +35,8 @@ class Package:
     name: str  # C identifier
     image: Image
     hearing: Hearing | None = None  # a front end whose C lies beside, and that the example calls
+    golden: Mapping[str, Golden] = field(default_factory=dict)  # by network
+    labels: tuple[str, ...] = ()  # of the classes of the only network
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -87,7 +90,15 @@ class Package:
             yield header, about + shared + self._text(header)
         if self.image.shared_weight_bytes:
             yield HEADER, self._text(HEADER)
+        for network in filter(self.extended, self.networks):
+            text = golden_header(network, self.golden.get(network.name), self.labels)
+            yield f"{network.name}_golden.h", text
         yield from self._heard(".h")
+
+    def extended(self, network: Network) -> bool:
+        """Return True if a header with a self-test or classes is written for a network."""
+        wanted = bool(self.golden) or bool(self.labels)
+        return self.hearing is None and (network.name in self.golden or (wanted and has_classes(network)))
 
     def _heard(self, end: str) -> Iterator[tuple[str, str]]:
         texts = {} if self.hearing is None else self.hearing.texts
@@ -205,7 +216,10 @@ def common_values(package: Package) -> dict[str, str]:
     """Return the values for every kind's templates."""
     names = [network.name for network in package.networks]
     several = len(names) > 1
+    tested = [name for name in names if name in package.golden and package.hearing is None]
+    classed = [n.name for n in package.networks if package.extended(n) and has_classes(n)]
     headers = [*names, *([package.hearing.name] if package.hearing else [])]
+    headers += [f"{n.name}_golden" for n in package.networks if package.extended(n)]
     values = {
         "name": package.name,
         "NAME": package.name.upper(),
@@ -218,12 +232,26 @@ def common_values(package: Package) -> dict[str, str]:
         "includes": "\n".join(f'#include "{name}.h"' for name in headers),
         "library_includes": "\n".join(f"#include <{name}.h>" for name in headers),
         "include_words": ", ".join(f"`{name}.h`" for name in names),
-        "calls": "\n".join(_call(network, package.hearing) for network in package.networks),
-        "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
-        "call_all": "\n".join(f"    if (status == 0) status = call_{name}();" for name in names),
-        "report_all": "\n".join(
-            f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
+        "calls": "\n".join(_call(network, package.hearing, network.name in classed) for network in package.networks),
+        "print_all": "\n".join(
+            [
+                *(self_test_line(name, "printk") for name in tested),
+                *(_zephyr_report(package, name, name in classed) for name in names),
+            ]
         ),
+        "call_all": "\n".join(
+            [
+                *(f"    if (status == 0) status = {name}_self_test();" for name in tested),
+                *(f"    if (status == 0) status = call_{name}();" for name in names),
+            ]
+        ),
+        "test_all": "\n".join(
+            f'    Serial.print("{name}: self-test ");\n'
+            f'    Serial.println({name}_self_test() == 0 ? "passed" : "FAILED");'
+            for name in tested
+        )
+        + ("\n" if tested else ""),
+        "report_all": "\n".join(_sketch_report(package, name, name in classed) for name in names),
         "pause": "    delay(1000);\n",
     }
     if package.hearing is not None:  # there are samples all the time
@@ -234,7 +262,55 @@ def common_values(package: Package) -> dict[str, str]:
     return values | {"sketch": fill_template(template("sketch.cpp.in"), values)}
 
 
-def _call(network: Network, hearing: Hearing | None) -> str:
+def self_test_line(name: str, print_: str) -> str:
+    """Write a line of a C example that runs the self-test of a network and prints the verdict."""
+    return f'    {print_}("{name}: self-test %s\\n", {name}_self_test() == 0 ? "passed" : "FAILED");'
+
+
+def _class_text(package: Package, name: str) -> str:
+    """Return the C expression for the class of the last call: a name, or a number without labels."""
+    return f"{name}_labels[class_{name}]" if package.labels else f"class_{name}"
+
+
+def _sketch_report(package: Package, name: str, classed: bool) -> str:
+    """Write the lines of a sketch that run a network and print its status, time and class."""
+    lines = [
+        f"    const unsigned long begin_{name} = micros();",
+        f"    const int32_t status_{name} = call_{name}();",
+        f"    const unsigned long us_{name} = micros() - begin_{name};",
+        f'    Serial.print("{name}: status ");',
+        f"    Serial.print((long)status_{name});",
+        '    Serial.print(", us ");',
+        f"    Serial.print(us_{name});" if classed else f"    Serial.println(us_{name});",
+    ]
+    if classed:
+        lines += ['    Serial.print(", class ");', f"    Serial.println({_class_text(package, name)});"]
+    return "\n".join(lines)
+
+
+def printed_report(package: Package, name: str, classed: bool, print_: str, clock: str, passed: str) -> str:
+    """Write the lines of a C example that run a network and print its status, time and class.
+
+    `clock` is an expression for a time, `passed` one for the microseconds since `begin_<name>`.
+    """
+    kind = "%s" if package.labels else "%u"
+    value = _class_text(package, name) if package.labels else f"(unsigned)class_{name}"
+    more, argument = (f", class {kind}", f", {value}") if classed else ("", "")
+    return (
+        f"    const uint32_t begin_{name} = (uint32_t){clock};\n"
+        f"    const int32_t status_{name} = call_{name}();\n"
+        f"    const uint32_t us_{name} = (uint32_t)({passed.format(f'begin_{name}')});\n"
+        f'    {print_}("{name}: status %d, us %u{more}\\n", (int)status_{name}, (unsigned)us_{name}{argument});'
+    )
+
+
+def _zephyr_report(package: Package, name: str, classed: bool) -> str:
+    return printed_report(
+        package, name, classed, "printk", "k_cycle_get_32()", "k_cyc_to_us_floor32(k_cycle_get_32() - {})"
+    )
+
+
+def _call(network: Network, hearing: Hearing | None, classed: bool = False) -> str:
     """Write the C function `call_<name>` of an example, which runs an inference, after callbacks for streamed inputs.
 
     With a front end the function listens, and runs once per set of rows.
@@ -247,6 +323,7 @@ def _call(network: Network, hearing: Hearing | None) -> str:
         return example_call(network, hearing, about_outputs)
     return (
         "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
+        + (f"\nstatic uint32_t class_{name}; /* of the last call */\n" if classed else "")
         + f"""
 static int32_t call_{name}(void)
 {{
@@ -264,8 +341,10 @@ static int32_t call_{name}(void)
     /* USER CODE: read the outputs.
 {about_outputs}
      */
-    return status;
-}}
+"""
+        + (f"    class_{name} = {name}_class(&outputs);\n" if classed else "")
+        + """    return status;
+}
 """
     )
 

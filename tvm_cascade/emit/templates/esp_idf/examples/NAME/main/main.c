@@ -1,4 +1,8 @@
+#include <inttypes.h>
+#include <stdint.h>
 #include <stdio.h>
+
+#include "esp_timer.h"
 
 @includes@
 @calls@
