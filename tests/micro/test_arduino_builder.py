@@ -59,9 +59,18 @@ recipe.c.combine.pattern="arm-none-eabi-gcc" {link} {elf} {object_files} {compil
 CORE_H = """\
 #pragma once
 #include <stdint.h>
-struct Port { void begin(unsigned long baud); void print(const char *text); void println(long value); };
+struct Port {
+    void begin(unsigned long baud);
+    void print(const char *text);
+    void print(long value);
+    void print(unsigned long value) { print((long)value); }
+    void println(const char *text) { print(text); print("\\n"); }
+    void println(long value) { print(value); print("\\n"); }
+    void println(unsigned long value) { println((long)value); }
+};
 extern Port Serial;
 extern "C" void delay(unsigned long ms);
+extern "C" unsigned long micros(void);
 void setup(void);
 void loop(void);
 """
@@ -71,17 +80,17 @@ CORE = """\
 Port Serial;
 void Port::begin(unsigned long) { uart_open(); }
 void Port::print(const char *text) { while (*text) uart_put((uint8_t)*text++); }
-void Port::println(long value)
+void Port::print(long value)
 {
     char text[24], *at = text + sizeof text;
     unsigned long rest = value < 0 ? 0ul - (unsigned long)value : (unsigned long)value;
     *--at = 0;
-    *--at = '\\n';
     do { *--at = (char)('0' + rest % 10); rest /= 10; } while (rest);
     if (value < 0) *--at = '-';
     print(at);
 }
 void delay(unsigned long) {}
+unsigned long micros(void) { return 7; }
 int main()
 {
     setup();
@@ -155,7 +164,9 @@ def fill_in(sketch: Path, name: str, inputs: Sequence[tuple[str, bytes]], output
         copy = f"    memcpy((void *)(uintptr_t)inputs.{place}, {place}_of_{name}, sizeof {place}_of_{name});\n"
         body = body.replace("    const int32_t status", copy + "    const int32_t status", 1)
     for place, size in outputs:
-        loop = f"    for (uint32_t k = 0; k < {size}; ++k) Serial.println(((const int8_t *)outputs.{place})[k]);\n"
+        loop = (
+            f"    for (uint32_t k = 0; k < {size}; ++k) Serial.println((long)((const int8_t *)outputs.{place})[k]);\n"
+        )
         body = body.replace("    return status;", loop + "    return status;", 1)
     sketch.write_text("#include <string.h>\n" + head + body)
 
@@ -163,16 +174,15 @@ def fill_in(sketch: Path, name: str, inputs: Sequence[tuple[str, bytes]], output
 def printed(sketchbook: Path, sketch: str) -> dict[str, np.ndarray]:
     """What comes over the serial port of the emulated board, once through setup() and loop().
 
-    By network: "<name>: status ", then the bytes of its outputs, and the status, which is 0.
+    By network: the bytes of its outputs, a line each, then "<name>: status 0, us 0" and the class, if there are classes.
     """
     command = [
         "qemu-system-arm", "-M", str(BOARD.qemu_machine), "-kernel", str(sketchbook / "build" / f"{sketch}.ino.elf"),
         "-display", "none", "-monitor", "none", "-serial", "stdio", "-semihosting-config", "enable=on,target=native",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=True, timeout=120, text=True)
-    texts = re.findall(r"(\w+): status ([-\d\n]+)", done.stdout)
-    numbers = {name: list(map(int, text.split())) for name, text in texts}
-    assert all(values.pop() == 0 for values in numbers.values())
+    texts = re.findall(r"((?:-?\d+\n)*)(\w+): status 0, us 0", done.stdout)
+    numbers = {name: list(map(int, text.split())) for text, name in texts}
     return {name: np.array(values, dtype=np.int8) for name, values in numbers.items()}
 
 
