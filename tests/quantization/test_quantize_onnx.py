@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from onnx import helper, numpy_helper
 
 import tvm_cascade
+from tvm_cascade.checking.onnx_reference import runtime_function
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.testing.onnx_layers import Layers
@@ -93,7 +94,8 @@ def test_a_file_that_runs_and_is_planned(network: Path, data: Path, tmp_path: Pa
 
 def test_text_says_how_to_go_on(network: Path, data: Path, tmp_path: Path) -> None:
     done = call("quantize", network, "--data", data, "-o", tmp_path / "q.onnx")
-    assert "3 of 3 layers with weights, 3 by channel" in done.stdout
+    assert "3 of 3 layers with weights, 3 by channel" in done.stdout and "stays float     nothing" in done.stdout
+    assert f"of {N} samples the same class" in done.stdout.splitlines()[0]
     assert f"tvm-cascade plan {tmp_path / 'q.onnx'} --stored-io" in done.stdout
 
 
@@ -104,6 +106,40 @@ def test_layers_that_stay_float(network: Path, data: Path, tmp_path: Path, optio
     assert [k for k, (scale, _) in enumerate(layers["Conv"] + layers["Gemm"]) if not len(scale)] == floats
     left = [result.left_float.get(kind, 0) for kind in ("Conv", "Gemm")]
     assert result.layers - result.quantized_layers == len(floats) == sum(left)
+
+
+def test_accuracy_before_and_after(network: Path, data: Path, tmp_path: Path) -> None:
+    own = np.load(data)
+    feeds = [own["x"][k : k + 1] for k in range(N)]
+    before = [int(runtime_function(network)({"x": feed}).popitem()[1].argmax()) for feed in feeds]
+    labels = np.array(before)
+    labels[:3] = (labels[:3] + 1) % 5
+    given = {"x": own["x"], "labels": labels}
+    result = tvm_cascade.quantize(network, data=given, output=tmp_path / "q.onnx")
+    after = [int(runtime_function(tmp_path / "q.onnx")({"x": feed}).popitem()[1].argmax()) for feed in feeds]
+    assert result.accuracy_before == (N - 3) / N
+    assert result.accuracy_after == np.mean(np.array(after) == labels)
+    assert result.agreement == np.mean(np.array(after) == np.array(before)) and result.compared == N
+    text = result.to_text().splitlines()[0]
+    assert text.startswith(f"accuracy        {result.accuracy_after:.1%}, before 75.0%; both give")
+    unlabelled = tvm_cascade.quantize(network, data={"x": own["x"]}, output=tmp_path / "q.onnx")
+    assert unlabelled.accuracy_before is None and "not known: the data has no labels" in unlabelled.to_text()
+    with pytest.raises(UsageError, match="the label of sample 0 is 5, and the first output has 5 elements"):
+        tvm_cascade.quantize(network, data={"x": own["x"], "labels": labels * 0 + 5}, output=tmp_path / "q.onnx")
+
+
+def test_layers_left_float_are_named_with_the_reason(network: Path, data: Path, tmp_path: Path) -> None:
+    result = tvm_cascade.quantize(network, data=data, output=tmp_path / "q.onnx", float_last=1)
+    assert [kind for _, kind, _ in result.floats] and all(reason for _, _, reason in result.floats)
+    assert result.floats[0][2] in result.to_text()
+
+
+def test_external_weights_count(network: Path, data: Path, tmp_path: Path) -> None:
+    model = onnx.load(str(network))
+    path = tmp_path / "apart.onnx"
+    onnx.save(model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=64)
+    result = tvm_cascade.quantize(path, data=data, output=tmp_path / "q.onnx")
+    assert result.bytes_before == path.stat().st_size + (tmp_path / "weights.bin").stat().st_size
 
 
 def test_calibrations_leave_out_outliers(network: Path, tmp_path: Path) -> None:

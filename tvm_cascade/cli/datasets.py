@@ -105,16 +105,15 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
     
     D.npz    samples to calibrate on, a hundred or more of every kind that occurs: one array per input under the
              input's name, N samples along the first axis, then the input's shape without its batch of 1. The values
-             that the float network takes. Labels are not read.
+             that the float network takes. `labels`, optional, are read for the accuracy before and after.
     D/       a folder of images or .wav files, as of `validate`.
 
     If accuracy suffers: more samples, --calibration entropy or percentile (outliers; .pt2: histogram), --float-first 1,
     --float-last 1 (layers that often need more than 8 bits).
 
     
-    tvm-cascade validate net.onnx --data test.npz               # before
     tvm-cascade quantize net.onnx --data calibration.npz -o net_int8.onnx
-    tvm-cascade validate net_int8.onnx --data test.npz          # after
+    tvm-cascade validate net_int8.onnx --data test.npz          # on samples that it was not calibrated on
     tvm-cascade plan net_int8.onnx --stored-io
     """
     from tvm_cascade import api

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade import extras
+from tvm_cascade.checking.float_operators import float_operators
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.importers.onnx.file import external_files
 from tvm_cascade.publish import whole_file
+from tvm_cascade.quantization.accuracy import accuracies
 from tvm_cascade.quantization.result import QuantizeResult
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
 
+_ENDS = ("quantize", "dequantize")  # of floats that go in and come out: `--stored-io` leaves them to the caller
 _NEEDS = {".onnx": ("onnxruntime", "onnx"), ".pt2": ("torchao", "torch")}
 
 
@@ -41,18 +45,29 @@ def quantize_model(
     with whole_file(asked.output) as partial:
         made: dict[str, Any] = write(model, partial, samples, interface.inputs, asked)
         progress(f"{model.stem}: reading the quantized network")
-        load(partial)  # what cannot be planned is not written
+        left = float_operators(load(partial))  # what cannot be planned is not written
+        progress(f"{model.stem}: running both on the samples")
+        made |= accuracies(model, partial, samples)
         after = partial.stat().st_size
     return QuantizeResult(
         model=str(model),
         output=str(asked.output),
         samples=samples.count,
         calibration=asked.calibration,
-        bytes_before=model.stat().st_size,
+        bytes_before=_bytes(model),
+        floats=tuple((one.name, one.operator, one.reason) for one in left if one.operator not in _ENDS),
         bytes_after=after,
         seconds=time.perf_counter() - started,
         **made,
     )
+
+
+def _bytes(model: Path) -> int:
+    """Return the bytes of a model's file, and of the files beside it that hold weights."""
+    own = model.stat().st_size
+    if model.suffix != ".onnx":
+        return own
+    return own + sum(path.stat().st_size for path in external_files(model))
 
 
 def _require(model: Path, output: Path, data: Data) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tvm_cascade.schema.datasets import Quantization
 from tvm_cascade.schema.filled import filled
 
+_NAMED = 5  # operators at most that the text names
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizeResult:
@@ -21,23 +23,39 @@ class QuantizeResult:
     quantized_layers: int  # those of them that read int8 activations and int8 weights
     per_channel_layers: int  # those of the quantized ones whose weights have a scale for every channel
     left_float: Mapping[str, int]  # kinds of operators that compute in floats, and how many
-    bytes_before: int  # of the file
+    floats: tuple[tuple[str, str, str], ...]  # operators that run in floats here: tensor, operator, reason
+    accuracy_before: (
+        float | None
+    )  # share of samples with the class of their label, of the float file; None without labels
+    accuracy_after: float | None  # the same of the quantized file
+    agreement: float  # share of samples that both files give the same class
+    compared: int  # number of samples that both files were run on
+    bytes_before: int  # of the file, with external weights
     bytes_after: int
     seconds: float  # wall time
 
     def to_dict(self) -> Quantization:
         """Return the JSON object of `tvm-cascade quantize --json`."""
-        return filled(Quantization, self)
+        named = [{"tensor": name, "operator": kind, "reason": reason} for name, kind, reason in self.floats]
+        return filled(Quantization, self, float_operators=named)
 
     def to_text(self) -> str:
         """Format the result for reading, with the next commands."""
-        floats = ", ".join(f"{count} {kind}" for kind, count in self.left_float.items())
         layers = f"{self.quantized_layers} of {self.layers} layers with weights, {self.per_channel_layers} by channel"
+        agrees = f"both give {self.agreement:.1%} of {self.compared} samples the same class"
+        if self.accuracy_before is not None and self.accuracy_after is not None:
+            accuracy = f"{self.accuracy_after:.1%}, before {self.accuracy_before:.1%}; {agrees}"
+        else:
+            accuracy = f"not known: the data has no labels; {agrees}"
+        floats = [f"{kind} {name}: {reason}" for name, kind, reason in self.floats]
+        more = [f"and {len(floats) - _NAMED} more: `tvm-cascade doctor --model {self.output}`"] * (len(floats) > _NAMED)
         return "\n".join(
             [
+                f"accuracy        {accuracy}",
                 f"wrote           {self.output}, {self.bytes_after} bytes (before: {self.bytes_before})",
                 f"quantized       {layers}",
-                f"left float      {floats or 'nothing'}",
+                f"stays float     {floats[0] if floats else 'nothing'}",
+                *(f"{'':16}{line}" for line in [*floats[1:_NAMED], *more]),
                 f"calibration     {self.calibration} on {self.samples} samples, {self.seconds:.1f} s",
                 "",
                 "what now:",

@@ -31,6 +31,14 @@ class Validation(TypedDict):
     seconds: Annotated[Seconds, "Time taken"]
 
 
+class FloatOperator(TypedDict):
+    """An operator of a quantized network that computes in floats."""
+
+    tensor: Annotated[str, "Name of the tensor that it writes"]
+    operator: Annotated[str, "Its kind"]
+    reason: Annotated[str, "Why it stays float"]
+
+
 class Quantization(TypedDict):
     """A written quantized file, and the tensors quantized there."""
 
@@ -42,6 +50,13 @@ class Quantization(TypedDict):
     quantized_layers: Annotated[Count, "Those of them that read int8 activations and int8 weights"]
     per_channel_layers: Annotated[Count, "Quantized layers whose weights have a scale for every channel"]
     left_float: Annotated[dict[str, Count], "Kinds of operators that compute in floats, and how many"]
-    bytes_before: Annotated[Count, "Bytes of the float file"]
+    float_operators: Annotated[list[FloatOperator], "Operators of the quantized file that run in floats here"]
+    accuracy_before: Annotated[
+        Ratio | None, "Share of samples that the float file gives their label; null without labels"
+    ]
+    accuracy_after: Annotated[Ratio | None, "The same of the quantized file"]
+    agreement: Annotated[Ratio, "Share of samples that both files give the same class"]
+    compared: Annotated[Count, "Number of samples that both files were run on"]
+    bytes_before: Annotated[Count, "Bytes of the float file, with external weights"]
     bytes_after: Annotated[Count, "Bytes of the quantized file"]
     seconds: Annotated[Seconds, "Time taken"]

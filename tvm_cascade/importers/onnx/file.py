@@ -49,6 +49,16 @@ def read_model(path: Path, data: bytes | None = None) -> Any:
     return model
 
 
+def external_files(path: Path) -> tuple[Path, ...]:
+    """List the files beside an `.onnx` file that hold its external data. Raises as `read_model`."""
+    import onnx
+    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
+
+    tensors = _get_all_tensors(onnx.load_model_from_string(path.read_bytes()))
+    told = [(t.name, ExternalDataInfo(t).location) for t in tensors if uses_external_data(t)]
+    return tuple(sorted({_beside(path, printable(name), str(location)) for name, location in told}))
+
+
 def _fill(path: Path, tensor: Any) -> None:
     """Store the external data of `tensor` in the tensor itself."""
     from onnx.external_data_helper import ExternalDataInfo
