@@ -12,16 +12,14 @@ control flow, side effects or symbolic shapes are not changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm_ffi import Object
 from tvm_ffi.dataclasses import py_class
 
-from tvm_cascade.operators.fixed_point import activation_range
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
 
@@ -47,9 +45,9 @@ from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import attributes, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize, lower_sign
 from tvm_cascade.passes.integer.signed import signed_variables
-from tvm_cascade.passes.integer.task import DIRECT, FLOAT, INDEX, QUANTIZED, TESTS, WIDE, Output, Registry, Task
+from tvm_cascade.passes.integer.task import LoweringFunction, Output, Task, lowering_of
 from tvm_cascade.passes.integer.untyped import Binding, Function, Module, Value, ir, relax
-from tvm_cascade.passes.islands.reader import TRANSPOSE, VIEWS, is_boundary, read_operators
+from tvm_cascade.passes.islands.reader import TRANSPOSE, is_boundary, read_operators
 from tvm_cascade.passes.relax_functions import (
     bindings_of,
     is_call_tir,
@@ -60,12 +58,13 @@ from tvm_cascade.passes.relax_functions import (
 from tvm_cascade.passes.static_regions import has_blocks, loses_calls_out
 from tvm_cascade.program.operator import Operator, Quantized
 from tvm_cascade.program.operator import Value as Held
-from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
 INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
+_CLAMPED = ("max_pool2d", "stored_average")  # operators on stored integers whose functions clamp
 SOURCE_ATTR = "cascade.source"  # module attribute: `Source`
 EXTERNAL_ATTR = "external_mods"  # module attribute of TVM's `RunCodegen`: libraries, of which no two compare equal
 
@@ -161,9 +160,13 @@ def holds_integers(mod: Module) -> bool:
     return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 
 
-_UNQUANTIZED: tuple[tuple[Registry, str | None], ...] = (  # by the type of results, None: any
-    (INDEX, None), (FLOAT, "float32"), (TESTS, "bool"), (WIDE, "int64"),
-)  # fmt: skip
+def _lowerings(operator: Operator) -> tuple[LoweringFunction, ...]:
+    """Return the functions that may lower an operator, the best one first; none if it is left to Relax."""
+    function = lowering_of(operator)
+    own = () if function is None else (function,)
+    if operator.quant is None:
+        return own
+    return (*((lower_chain, *own) if operator.explicit else (*own, lower_chain)), lower_quantize)
 
 
 class _Lowering:
@@ -253,53 +256,35 @@ class _Lowering:
         operator = self.operators.operator(binding.var)
         if operator is None:
             return None
-        if operator.quant is not None:
-            return self._quantized(operator, operator.quant, last, clip, emitter)
-        unquantized = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
-        for registry, dtype in _UNQUANTIZED:
-            if operator.kind in registry.functions and dtype in (None, unquantized.dtype):
-                return registry.functions[operator.kind](Task(operator, unquantized, emitter, self.real))
-        if dtype_of(last) not in STORED_TYPES:
+        lowerings = _lowerings(operator)
+        if not lowerings:
             return None
-        if operator.kind in VIEWS:
-            return emitter.reshape(emitter.new(value.args[0]), shape_of(last))
-        function = DIRECT.functions.get(operator.kind)
-        if function is None:
-            return None
-        output = self._stored_output(last, clip)
-        if _is_one_value(output):
-            return emitter.filled(output.shape, output.hi, output.dtype)
-        return function(Task(operator, output, emitter, self.real))
-
-    def _quantized(
-        self, operator: Operator, quant: Quant, last: Value, clip: Binding | None, emitter: Emitter
-    ) -> Value | None:
-        zero, dtype, offset = quant.zero_point, quant.dtype, quant.offset
-        lo, hi = _clipped(*activation_range(operator.bounds, quant.step, zero, dtype, self.real), clip, offset)
-        shape = operator.output.shape
-        output = Output(shape, dtype, quant.step, zero, lo, hi, offset, self.real, self.inverse)
-        if _is_one_value(output):
+        output = Output.of(operator, self.real, self.inverse)
+        if clip is not None:
+            output = output.within(*(int(number_of(a)) for a in clip.value.args[1:3]))
+        if output.is_one_value:
             return emitter.filled(shape_of(last), output.hi, output.dtype)
-        lowered = self._lowered_quantized(Task(operator, output, emitter, self.real))
+        lowered = self._by_first(lowerings, Task(operator, output, emitter, self.real))
+        if lowered is None:
+            return None
         for move in reversed(operator.moves):
             if move.kind == TRANSPOSE:
                 lowered = transposed(emitter, emitter.reshape(lowered, move.value(0).shape), transpose_axes(move))
         return emitter.reshape(lowered, shape_of(last))
 
-    def _lowered_quantized(self, task: Task) -> Value:
-        """Return the integer form of a quantized operator; if it has none, it stays float and only its result is quantized."""
-        function = QUANTIZED.functions.get(task.operator.kind)
-        reason = None
-        for tried in (lower_chain, function) if task.explicit else (function, lower_chain):
+    def _by_first(self, lowerings: Sequence[LoweringFunction], task: Task) -> Value:
+        """Return the result of the first function that lowers an operator. If real numbers stay float, record why."""
+        reasons = []
+        for function in lowerings:
             try:
-                if tried is not None:
-                    return tried(task)
-            except NotLowered as refusal:
-                reason = reason or str(refusal)
-        reals = task.operator.output.source
-        quantized = lower_quantize(reals, task.output, task.emitter)
-        self._refuse(reals, reason or "")
-        return quantized
+                lowered = function(task)
+            except NotLowered as reason:
+                reasons.append(reason)
+                continue
+            if function is lower_quantize:
+                self._refuse(task.operator.output.source, str(reasons[0]))
+            return lowered
+        raise reasons[0]
 
     def _dequantized(self, stored: Quantized, emitter: Emitter) -> Value | None:
         """Lower real numbers that no quantized operator reads: they are dead code, or read by an output or an operator that is
@@ -317,16 +302,8 @@ class _Lowering:
         for operand in definition.args if isinstance(definition, relax.Call) else ():
             self._refuse(operand, reason)
 
-    def _stored_output(self, last: Value, clip: Binding | None) -> Output:
-        if 0 in shape_of(last):
-            raise NotLowered("an empty tensor")
-        offset = SIGN if last in self.signed else 0
-        whole = Output.unbounded(shape_of(last), "int8" if offset else dtype_of(last), offset=offset)
-        lo, hi = _clipped(*whole.clamp, clip, offset)
-        return replace(whole, lo=lo, hi=hi, once=self.real)
-
     def _clips_of_islands(self) -> dict[Value, Binding]:
-        """The integer clip that is the only reader of a quantize, max pool or cast, by the variable that it reads."""
+        """The integer clip that is the only reader of a quantized operator or a pool, by the variable that it reads."""
         uses: dict[Value, int] = {}
         for expr in (*(b.value for b in self.bindings), self.func.body.body):
             for var in relax.analysis.free_vars(expr):
@@ -336,8 +313,9 @@ class _Lowering:
             if name_of(binding.value) != "relax.clip" or dtype_of(binding.var) not in STORED_TYPES:
                 continue
             source = binding.value.args[0]
-            behind = ("relax.quantize", "relax.astype", "relax.nn.max_pool2d")
-            if uses.get(source) == 1 and name_of(self.definitions.get(source)) in behind:
+            operator = self.operators.operator(source)
+            clamps = operator is not None and (operator.quant is not None or operator.kind in _CLAMPED)
+            if clamps and uses.get(source) == 1:
                 found[source] = binding
         return found
 
@@ -392,16 +370,3 @@ def _may_be_float(var: Value) -> bool:
     """Whether a variable is a tensor of floats, or a tuple, which may hold some."""
     dtype = dtype_of(var)
     return dtype == "" or dtype.startswith(("float", "bfloat"))
-
-
-def _is_one_value(output: Output) -> bool:
-    """Whether bounds leave one value, `hi`: as behind a RELU where the zero point is the largest stored value."""
-    return output.lo >= output.hi
-
-
-def _clipped(lo: int, hi: int, clip: Binding | None, offset: int) -> tuple[int, int]:
-    """Stored bounds, within those of `clip`, which are the file's values: `offset` above the stored ones."""
-    if clip is None:
-        return lo, hi
-    low, high = (int(number_of(a)) - offset for a in clip.value.args[1:3])
-    return max(lo, low), min(hi, high)

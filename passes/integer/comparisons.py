@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.passes.integer.emitter import Operand
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_broadcast, te_rescale
 from tvm_cascade.passes.integer.requantize import in_output_scale, stored_numbers
-from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, TESTS, Task, stored_like
+from tvm_cascade.passes.integer.task import STORED, Task, lowers, stored_like
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
@@ -30,7 +30,7 @@ _TESTS = {
 }
 
 
-@TESTS.lowers(*_TESTS)
+@lowers(*_TESTS, results="bool")
 def lower_test(task: Task) -> Value:
     """A comparison of two stored activations; its output is boolean."""
     a, b = task.operator.quantized(0), task.operator.quantized(1)
@@ -60,13 +60,13 @@ def lower_test(task: Task) -> Value:
     return task.elementwise(kind, element, [a.operand, b.operand])
 
 
-@DIRECT.lowers("where")
+@lowers("where", results=STORED)
 def lower_choice(task: Task) -> Value:
     """Select between stored values without requantization: the reference ignores scales."""
     return _choice(task, [_plain(task, k) for k in range(3)])
 
 
-@QUANTIZED.lowers("where")
+@lowers("where")
 def lower_real_choice(task: Task) -> Value:
     """Select after requantizing both sides to the output."""
     return _choice(task, [_plain(task, 0), *(in_output_scale(task, k) for k in (1, 2))])
@@ -90,7 +90,7 @@ def _choice(task: Task, parts: Sequence[Operand]) -> Value:
     return task.elementwise("select", element, parts)
 
 
-@QUANTIZED.lowers("astype")
+@lowers("astype")
 def lower_number(task: Task) -> Value:
     """Cast of booleans to 0 and 1, quantized."""
     data = task.operator.value(0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
-from tvm_cascade.passes.integer.task import FLOAT, Task, as_signed, weight_type
+from tvm_cascade.passes.integer.task import Task, as_signed, lowers, weight_type
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, te, tirx
 from tvm_cascade.program.operator import Operator, Quantized, computed, quantized
 from tvm_cascade.program.quant import NotLowered
@@ -248,7 +248,7 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     )
 
 
-@FLOAT.lowers("conv2d_transpose")
+@lowers("conv2d_transpose", results="float32")
 def lower_float_transpose(task: Task) -> Value | None:
     """A float transposed convolution, rewritten from NHWC to NCHW because Relax cannot legalize NHWC."""
     attrs, emitter = task.attributes, task.emitter

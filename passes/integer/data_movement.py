@@ -15,13 +15,14 @@ from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, range_of, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
 from tvm_cascade.passes.integer.requantize import of_other_scale, stored_numbers
-from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, Output, Task, stored_like
+from tvm_cascade.passes.integer.task import STORED, Output, Task, lowers, stored_like
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.islands.reader import VIEWS
 from tvm_cascade.program.operator import Operator, Quantized, quantized
 from tvm_cascade.program.quant import NotLowered
 
 
-@QUANTIZED.lowers("concat")
+@lowers("concat")
 def lower_concat(task: Task) -> Value:
     """Concat. Inputs of the output's quantization are copied. Other uint8 inputs are rescaled by tables of 256 entries, from
     the reference's float32 arithmetic (attribute `table_of_input`: table by input, -1 for none); for int8 and int16, where
@@ -68,7 +69,7 @@ def _concat_with_constants(task: Task, parts: Sequence[Quantized], axis: int) ->
     return task.emitter.call("concat_constants", compute, operands, axis=axis)
 
 
-@DIRECT.lowers("concat")
+@lowers("concat", results=STORED)
 def lower_stored_concat(task: Task) -> Value:
     """Concat of stored values without rescaling."""
     fields = task.operator.operands[0]
@@ -90,7 +91,7 @@ def _copied(
     return task.emitter.call("concat", compute, [*values, *tables], axis=axis, table_of_input=tuple(which))
 
 
-@DIRECT.lowers("pad")
+@lowers("pad", results=STORED)
 def lower_pad(task: Task) -> Value:
     """Padding of stored values: by a constant here, by elements of the tensor in `lower_moving_pad`."""
     if task.attributes["pad_mode"] != "constant":
@@ -98,7 +99,7 @@ def lower_pad(task: Task) -> Value:
     return _padded(task, task.source(0), pad_value(task.operator) - task.output.offset)
 
 
-@QUANTIZED.lowers("pad")
+@lowers("pad")
 def lower_pad_island(task: Task) -> Value:
     """Constant padding by a real number: the input is requantized to the output first."""
     x, out = quantized(task.operator.operands[0]), task.output
@@ -126,10 +127,16 @@ def _padded(task: Task, source: Value, fill: int) -> Value:
     return task.elementwise("pad", element, [source], pad_width=widths, value=fill)
 
 
-@DIRECT.lowers("permute_dims")
+@lowers("permute_dims", results=STORED)
 def lower_transpose(task: Task) -> Value:
     """A transpose, which moves stored values as they are."""
     return transposed(task.emitter, task.source(0), transpose_axes(task.operator))
+
+
+@lowers(*VIEWS, results=STORED)
+def lower_view(task: Task) -> Value:
+    """A view of stored values."""
+    return task.emitter.reshape(task.emitter.new(task.source(0)), task.output.shape)
 
 
 def transpose_axes(operator: Operator) -> list[int]:
@@ -152,7 +159,7 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
     return emitter.call("transpose", compute, [source], axes=tuple(axes))
 
 
-@DIRECT.lowers("strided_slice")
+@lowers("strided_slice", results=STORED)
 def lower_strided_slice(task: Task) -> Value:
     """A slice with strides along any axes, which may count from the end."""
     x, (axes, begins, _, *rest) = task.operator.value(0), cast("Sequence[Sequence[int]]", task.operator.operands[1:])
@@ -176,7 +183,7 @@ def slice_of(task: Task, source: Value, begin: Sequence[int], stride: Sequence[i
     )
 
 
-@DIRECT.lowers("split_part")
+@lowers("split_part", results=STORED)
 def lower_split_part(task: Task) -> Value:
     """A part of a split, emitted as a slice, because every operator has a single output."""
     source, attrs = task.operator.value(0), task.attributes

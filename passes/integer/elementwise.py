@@ -17,7 +17,7 @@ from tvm_cascade.passes.integer.channel_scaling import stored_bias
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_broadcast, te_rescale
 from tvm_cascade.passes.integer.requantize import rescaled, stored
 from tvm_cascade.passes.integer.roots import squared_difference
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier
+from tvm_cascade.passes.integer.task import Output, Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value
 from tvm_cascade.program.operator import Quantized, quantized
 from tvm_cascade.program.quant import NotLowered
@@ -31,7 +31,7 @@ _HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shi
 _SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same for sums of n > 2, less the bits of n - 1
 
 
-@QUANTIZED.lowers(*_PRODUCTS)
+@lowers(*_PRODUCTS)
 def lower_product(task: Task) -> Value:
     """Lower a convolution or product, with the constant bias that is added to its sums or without."""
     lower, bias = _PRODUCTS[task.operator.kind], None
@@ -46,19 +46,19 @@ def lower_product(task: Task) -> Value:
     return lower(task, bias)
 
 
-@QUANTIZED.lowers("add")
+@lowers("add")
 def lower_add(task: Task) -> Value:
     """Lower a sum of two tensors."""
     return _sum(task, "add")
 
 
-@QUANTIZED.lowers("subtract")
+@lowers("subtract")
 def lower_subtract(task: Task) -> Value:
     """A difference, by the arithmetic of sums."""
     return _sum(task, "sub")
 
 
-@QUANTIZED.lowers("multiply")
+@lowers("multiply")
 def lower_multiply(task: Task) -> Value:
     """Lower an element-wise product."""
     a, b = stored(task.operator.quantized(0)), stored(task.operator.quantized(1))
@@ -73,7 +73,7 @@ def lower_multiply(task: Task) -> Value:
     return _binary(task, "mul", a, b, value, multiplier=m, shift=s)
 
 
-@QUANTIZED.lowers("squared_difference")
+@lowers("squared_difference")
 def lower_squared_difference(task: Task) -> Value:
     """Lower a squared difference."""
     pair = task.operator.quantized(0), task.operator.quantized(1)
@@ -81,7 +81,7 @@ def lower_squared_difference(task: Task) -> Value:
     return _binary(task, "squared_difference", *pair, square, **ratios)
 
 
-@QUANTIZED.lowers("relu", "clip")
+@lowers("relu", "clip")
 def lower_relu(task: Task) -> Value:
     """relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
     x = stored(task.operator.quantized(0))
@@ -166,7 +166,7 @@ def _binary(
     )
 
 
-@QUANTIZED.lowers("add_n")
+@lowers("add_n")
 def lower_several(task: Task) -> Value:
     """Lower the sum of more than two tensors (ONNX's Sum), generalizing the reference's add: every summand is shifted up by the
     head room and rescaled to twice the largest scale, the total to the output's scale."""

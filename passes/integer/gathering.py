@@ -22,14 +22,14 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rounding_divide,
 )
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_scale_of
-from tvm_cascade.passes.integer.task import DIRECT, FLOAT, QUANTIZED, Task
+from tvm_cascade.passes.integer.task import STORED, Task, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.quant import NotLowered
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 and int16 bilinear resize
 
 
-@DIRECT.lowers("take")
+@lowers("take", results=STORED)
 def lower_gather(task: Task) -> Value:
     """Gather by constant indices along one axis."""
     data, table = task.operator.value(0), task.operator.value(1).constant
@@ -47,7 +47,7 @@ def lower_gather(task: Task) -> Value:
     return task.elementwise("gather", element, [data.source, table.astype("int32")], axis=axis)
 
 
-@DIRECT.lowers("tile")
+@lowers("tile", results=STORED)
 def lower_tile(task: Task) -> Value:
     """A tensor repeated along its axes."""
     data = task.operator.value(0)
@@ -61,7 +61,7 @@ def lower_tile(task: Task) -> Value:
     return task.elementwise("tile", element, [data.source], repeats=task.attributes["repeats"])
 
 
-@DIRECT.lowers("broadcast_to")
+@lowers("broadcast_to", results=STORED)
 def lower_broadcast(task: Task) -> Value:
     """A tensor repeated along axes of extent 1, and along new axes in front."""
     return task.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [task.source(0)])
@@ -84,7 +84,7 @@ def lower_moving_pad(task: Task) -> Value:
     return task.elementwise("mirror_pad", element, [data.source], pad_width=widths, mode=mode)
 
 
-@DIRECT.lowers("resize2d")
+@lowers("resize2d", results=STORED)
 def lower_resize_nearest(task: Task) -> Value:
     """A resize that copies the nearest pixel: stored values as they are."""
     if task.attributes["method"] != "nearest_neighbor":
@@ -108,7 +108,7 @@ def lower_resize_nearest(task: Task) -> Value:
     return task.emitter.call("resize_nearest", compute, [task.source(0), *tables], **_flags(grids[0]))
 
 
-@QUANTIZED.lowers("resize2d")
+@lowers("resize2d")
 def lower_resize_bilinear(task: Task) -> Value:
     """A resize that interpolates between four pixels."""
     if task.attributes["method"] != "linear":
@@ -133,7 +133,7 @@ def lower_resize_bilinear(task: Task) -> Value:
     return _bilinear(task, x.source, rows, unsigned)
 
 
-@FLOAT.lowers("resize2d")
+@lowers("resize2d", results="float32")
 def lower_float_resize(task: Task) -> Value | None:
     """A float resize in NHWC, with the reference's coordinates and blending; None (left to Relax) for any other resize."""
     attrs = task.attributes

@@ -11,7 +11,7 @@ from functools import partial
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
+from tvm_cascade.passes.integer.task import Output, Task, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
@@ -23,7 +23,7 @@ _LARGEST_SUM = 1 << 29  # sums from here on are divided by four first
 BASE_SHIFT = 11
 
 
-@QUANTIZED.lowers("l2_normalization")
+@lowers("l2_normalization")
 def lower_l2_normalization(task: Task) -> Value:
     """Lower an L2 normalization along the last axis."""
     x, out = task.operator.quantized(0), task.output

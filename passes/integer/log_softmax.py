@@ -14,7 +14,7 @@ from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer import softmax
 from tvm_cascade.passes.integer.fixed_point import i32, i64
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.task import QUANTIZED, Task
+from tvm_cascade.passes.integer.task import Task, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
 
@@ -27,7 +27,7 @@ _SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
 
 
-@QUANTIZED.lowers("log_softmax")
+@lowers("log_softmax")
 def lower_log_softmax(task: Task) -> Value:
     """A log softmax along the last axis, of stored bytes, with the reference's output scale of 1/16."""
     x, out = task.operator.quantized(0), task.output

@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer import int16_lookup as int16
 from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
+from tvm_cascade.passes.integer.task import Output, Task, lowers
 from tvm_cascade.passes.integer.untyped import Value
 from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
@@ -26,7 +26,7 @@ _FAR = 1e9  # beyond every stored value
 _HARD_SWISH_BITS = 7  # left shift of stored values to the 16-bit form
 
 
-@QUANTIZED.lowers("sigmoid", "tanh", "exp", "gelu", "gelu_tanh")
+@lowers("sigmoid", "tanh", "exp", "gelu", "gelu_tanh")
 def lower_float_function(task: Task) -> Value:
     """sigmoid, tanh, exp and gelu, for which the reference itself builds a table in float32."""
     x, kind = _operand(task), task.operator.kind
@@ -37,7 +37,7 @@ def lower_float_function(task: Task) -> Value:
     return lookup(task, x, float_table(_TABULATED[kind], x, task.output))
 
 
-@QUANTIZED.lowers("log")
+@lowers("log")
 def lower_log(task: Task) -> Value:
     """The logarithm; inputs that are not positive give the lowest output."""
     out = task.output
@@ -52,7 +52,7 @@ def lower_log(task: Task) -> Value:
     return lookup(task, x, float_table(exactly(log), x, out))
 
 
-@QUANTIZED.lowers("negative")
+@lowers("negative")
 def lower_negative(task: Task) -> Value:
     """Negation. The reference negates stored values, wrapping, and ignores zero points and scales; for real operators it
     saturates."""
@@ -66,7 +66,7 @@ def lower_negative(task: Task) -> Value:
     return lookup(task, x, _clipped(-_centred(x), out))
 
 
-@QUANTIZED.lowers("leakyrelu")
+@lowers("leakyrelu")
 def lower_leaky_relu(task: Task) -> Value:
     """`MBQM` with one multiplier on each side of zero; the sign of a negative slope is applied after rounding."""
     x, out = _operand(task), task.output
@@ -83,7 +83,7 @@ def lower_leaky_relu(task: Task) -> Value:
     return lookup(task, x, _clipped(np.where(d >= 0, above, below), out))
 
 
-@QUANTIZED.lowers("abs")
+@lowers("abs")
 def lower_abs(task: Task) -> Value:
     """`MBQM(|x - xz|)`, or `|x - xz|` if the scales are equal."""
     x, out = _operand(task), task.output
@@ -97,7 +97,7 @@ def lower_abs(task: Task) -> Value:
     return lookup(task, x, _clipped(magnitude, out))
 
 
-@QUANTIZED.lowers("elu")
+@lowers("elu")
 def lower_elu(task: Task) -> Value:
     """elu: `x`, or `exp(x) - 1` below zero."""
     stored = _operand(task)
@@ -106,7 +106,7 @@ def lower_elu(task: Task) -> Value:
     return lookup(task, stored, float_table(exactly(lambda v: math.expm1(v) if v < 0 else v), stored, task.output))
 
 
-@QUANTIZED.lowers("hard_swish")
+@lowers("hard_swish")
 def lower_hard_swish(task: Task) -> Value:
     """Hard swish, `x * relu6(x + 3) / 6`, in the reference's 16-bit arithmetic."""
     x = _operand(task)

@@ -22,7 +22,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     i32,
     quantize_multiplier,
 )
-from tvm_cascade.passes.integer.task import DIRECT, QUANTIZED, Output, Task, bounded_multiplier
+from tvm_cascade.passes.integer.task import STORED, Output, Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.operator import Operator, Quantized
 from tvm_cascade.program.quant import NotLowered
@@ -33,7 +33,7 @@ _HEAD_ROOM = 8  # left shift of an average's sum, so that the first of MBQM's tw
 _OUTSIDE = "an average with a window outside of its map"
 
 
-@DIRECT.lowers("max_pool2d")
+@lowers("max_pool2d", results=STORED)
 def lower_max_pool2d(task: Task) -> Value:
     """A max pool, of stored values as they are; padding is the least of them."""
     out = task.output
@@ -52,7 +52,7 @@ def lower_max_pool2d(task: Task) -> Value:
     return task.emitter.call("max_pool2d", compute, [task.source(0)], **_attributes(task, padding))
 
 
-@QUANTIZED.lowers("avg_pool2d")
+@lowers("avg_pool2d")
 def lower_average_island(task: Task) -> Value:
     """Average pooling of real numbers: the reference's form if the quantizations are equal."""
     x = task.operator.quantized(0)
@@ -62,7 +62,7 @@ def lower_average_island(task: Task) -> Value:
     return _scaled_average(task, x)
 
 
-@DIRECT.lowers("stored_average")
+@lowers("stored_average", results=STORED)
 def lower_average_pool2d(task: Task) -> Value:
     """Lower average pooling of stored values."""
     return _average(task, task.source(0))
@@ -182,7 +182,7 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
     return tables
 
 
-@QUANTIZED.lowers("mean", "sum")
+@lowers("mean", "sum")
 def lower_sum(task: Task) -> Value:
     """Mean: the multiplier, shifted up as far as possible, is divided by the count. Sum, as the reference's of uint8. (The
     reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""

@@ -6,7 +6,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
 from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
-from tvm_cascade.passes.integer.task import QUANTIZED, Task, bounded_multiplier
+from tvm_cascade.passes.integer.task import Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 from tvm_cascade.program.operator import Quantized, computed, constant, quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
@@ -14,7 +14,7 @@ from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 _HEAD_ROOM = 8  # left shift of values before they are rescaled by float slopes
 
 
-@QUANTIZED.lowers("prelu")
+@lowers("prelu")
 def lower_prelu(task: Task) -> Value:
     """Lower a prelu with one slope per channel, or one for all, or (axis None) slopes that broadcast to the tensor; readers
     reshape slopes to a vector."""

@@ -19,7 +19,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
-from tvm_cascade.passes.integer.task import INDEX, QUANTIZED, Task, stored_like
+from tvm_cascade.passes.integer.task import ANY, Task, lowers, stored_like
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.operator import Quantized, computed
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
@@ -27,7 +27,7 @@ from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 _MOST_SHIFT = 7  # to the left, of a multiplier of 64-bit numbers
 
 
-@QUANTIZED.lowers("max", "min")
+@lowers("max", "min")
 def lower_reduce(task: Task) -> Value:
     """Reduce max or min; for a real operator the result is requantized if the scales differ."""
     x = task.operator.quantized(0)
@@ -47,7 +47,7 @@ def _reduced(task: Task, x: Quantized) -> Value:
     return task.emitter.call(kind, compute, [x.source], axes=tuple(reduced_axes(task.operator)))
 
 
-@QUANTIZED.lowers("maximum", "minimum")
+@lowers("maximum", "minimum")
 def lower_compare(task: Task) -> Value:
     """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first.
     The reference compares and copies stored values, whatever their scales and the output's."""
@@ -78,7 +78,7 @@ def _extreme(task: Task, parts: list[Operand]) -> Value:
     )
 
 
-@QUANTIZED.lowers("prod")
+@lowers("prod")
 def lower_product(task: Task) -> Value:
     """Product over axes: int32, in row-major order; every multiplication, and then the result, is scaled by
     `MBQM64(s / s_out^(1/n))` for n elements, and so rounded."""
@@ -109,7 +109,7 @@ def lower_product(task: Task) -> Value:
     return task.emitter.call("reduce_prod", compute, [x.source], axes=tuple(reduced_axes(task.operator)))
 
 
-@INDEX.lowers("argmax", "argmin")
+@lowers("argmax", "argmin", results=ANY)
 def lower_arg(task: Task) -> Value:
     """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it.
 

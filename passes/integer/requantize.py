@@ -15,16 +15,16 @@ import numpy as np
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, range_of, te_rescale
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier, in_quantization_of
+from tvm_cascade.passes.integer.task import Output, Task, bounded_multiplier, in_quantization_of, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.program.operator import Quantized, constant, quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered, positive
 
 
-def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
-    """float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero (`Output.once`), or
-    by a product with the inverse of `s` (`Output.inverse`)."""
-    scale = output.scale
+def lower_quantize(task: Task) -> Value:
+    """Real numbers that stay float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero
+    (`Output.once`), or by a product with the inverse of `s` (`Output.inverse`)."""
+    output, scale = task.output, task.output.scale
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
@@ -41,7 +41,7 @@ def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
 
         return te.compute(output.shape, at, name="quantize")
 
-    return emitter.call("quantize", compute, [source], **output.described)
+    return task.emitter.call("quantize", compute, [task.operator.output.source], **output.described)
 
 
 def _half_to_even(value: Scalar) -> Scalar:
@@ -84,7 +84,7 @@ def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
     return np.clip(out.rounded(bounded).astype("int64") + out.zero_point, out.lo, out.hi)
 
 
-@QUANTIZED.lowers("requantize")
+@lowers("requantize")
 def lower_requantize(task: Task) -> Value:
     """Lower stored integers to another quantization. Two operators of a file compute in floats instead."""
     return of_other_scale(task, task.operator.quantized(0))

@@ -14,7 +14,7 @@ from tvm_cascade.passes.integer import l2_normalization as newton
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, srdhm, te_rescale
 from tvm_cascade.passes.integer.int16_lookup import lower_int16_table
 from tvm_cascade.passes.integer.lookup import lookup, rescale
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task
+from tvm_cascade.passes.integer.task import Output, Task, lowers
 from tvm_cascade.passes.integer.untyped import Scalar, Value
 from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import NotLowered
@@ -23,7 +23,7 @@ _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
 _HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
 
 
-@QUANTIZED.lowers("rsqrt")
+@lowers("rsqrt")
 def lower_inverse_root(task: Task) -> Value:
     """rsqrt. Zero gives the highest output; so do negative inputs, which the reference refuses."""
     x, out = task.operator.quantized(0), task.output

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm_cascade.passes.integer.expressions import dtype_of, is_constant
-from tvm_cascade.passes.integer.task import DIRECT, FLOAT, INDEX, TESTS
+from tvm_cascade.passes.integer.task import ANY, LOWERINGS, STORED
 from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
 from tvm_cascade.passes.islands.reader import VIEWS, Operators, is_boundary
 from tvm_cascade.program.operator import Operator, Quantized, computed
@@ -34,7 +34,7 @@ def signed_variables(func: Function, bindings: Sequence[Binding], operators: Ope
         kind = operator.kind if isinstance(operator, Operator) else ""
         if isinstance(operator, Operator) and operator.quant is not None:
             groups.join([binding.var, *(_stored(operator) if kind in _COPIES else ())])
-        elif isinstance(operator, Operator) and kind in TESTS.functions and dtype_of(binding.var) == "bool":
+        elif isinstance(operator, Operator) and (kind, "bool") in LOWERINGS and dtype_of(binding.var) == "bool":
             groups.join(_stored(operator))
         elif binding.var in casts:
             groups.join([binding.var, casts[binding.var]])
@@ -42,7 +42,7 @@ def signed_variables(func: Function, bindings: Sequence[Binding], operators: Ope
             groups.join([binding.var, binding.value.args[0]])
         elif _moves(binding.value, kind):
             groups.join([binding.var, *relax.analysis.free_vars(binding.value)])
-        elif not is_boundary(binding.value) and kind not in (*INDEX.functions, *FLOAT.functions):
+        elif not is_boundary(binding.value) and LOWERINGS.keys().isdisjoint({(kind, ANY), (kind, "float32")}):
             groups.keep([binding.var, *relax.analysis.free_vars(binding.value)])
     return frozenset(b.var for b in bindings if dtype_of(b.var) == _UNSIGNED and not groups.is_kept(b.var))
 
@@ -53,7 +53,7 @@ def _moves(value: Value, kind: str) -> bool:
         fields: Iterable[Any] = getattr(value, "fields", ())
     elif kind == "take" and not is_constant(value.args[1]):
         return False  # computed indices: no integer form
-    elif kind in _MOVES or kind in DIRECT.functions:
+    elif kind in _MOVES or (kind, STORED) in LOWERINGS:
         fields = () if kind == "where" else value.args
     else:
         return False

@@ -23,7 +23,7 @@ from tvm_cascade.passes.integer.data_movement import transposed
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.int16_lookup import te_interpolated
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.task import QUANTIZED, Output, Task, bounded_multiplier
+from tvm_cascade.passes.integer.task import Output, Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
@@ -43,7 +43,7 @@ _LOWEST16, _HIGHEST16 = fp.range_of("int16")
 _STEPS = 512  # intervals between the samples of an int16 table
 
 
-@QUANTIZED.lowers("softmax")
+@lowers("softmax")
 def lower_softmax(task: Task) -> Value:
     """Softmax along any axis, between two transposes if that is not the last."""
     rank = len(task.output.shape)

@@ -1,18 +1,19 @@
-"""Interface of the lowering functions: the operator to lower (`Task`), the tensor that it writes, and their registries.
+"""Interface of the lowering functions: the operator to lower (`Task`), the tensor that it writes, and the table of functions.
 
-An operator of a program (`program.operator`) is quantized, computes stored integers, or is one of the few of floats and wider
-integers that have functions of their own. All are passed to their lowering function as a `Task`; the function returns the
+A function is found by the kind of an operator of a program (`program.operator`) and what its result is: quantized, stored
+integers, or one of the few types of floats and wider integers for which there are functions. It gets a `Task`, and returns the
 emitted result or raises `NotLowered` with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tvm_cascade.operators.fixed_point import activation_range
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
@@ -25,34 +26,35 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.untyped import Scalar, Tensor, Value, relax, te
 from tvm_cascade.program.operator import Operator, Quantized
-from tvm_cascade.program.quant import SIGN, NotLowered, Quant
+from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant
 from tvm_cascade.schedules.kernels.spec import ONCE
 
-LoweringFunction = Callable[["Task"], Value]  # returns an expression; those of `FLOAT` may return None
+LoweringFunction = Callable[["Task"], Value]  # returns an expression, or None: Relax computes the operator as it is
+
+QUANTIZED = "quantized"  # results: real numbers that integers stand for
+STORED = "stored"  # integers of `STORED_TYPES`, whatever they stand for
+ANY = "any"  # of any type, not quantized
+LOWERINGS: dict[
+    tuple[str, str], LoweringFunction
+] = {}  # by kind of operator and result: one of these, or an element type
 
 
-@dataclass(slots=True)
-class Registry:
-    """Lowering functions by kind of operator, for one kind of context in which the operator occurs."""
+def lowers(*kinds: str, results: str = QUANTIZED) -> Callable[[LoweringFunction], LoweringFunction]:
+    """Return a decorator that registers a function for kinds of operators with such results."""
 
-    functions: dict[str, LoweringFunction] = field(default_factory=dict)
+    def register(function: LoweringFunction) -> LoweringFunction:
+        LOWERINGS.update({(kind, results): function for kind in kinds})
+        return function
 
-    def lowers(self, *kinds: str) -> Callable[[LoweringFunction], LoweringFunction]:
-        """Return a decorator that registers a function for kinds of operators."""
-
-        def register(function: LoweringFunction) -> LoweringFunction:
-            self.functions.update(dict.fromkeys(kinds, function))
-            return function
-
-        return register
+    return register
 
 
-QUANTIZED = Registry()  # operators of real numbers that integers stand for
-DIRECT = Registry()  # operators on stored integers
-FLOAT = Registry()  # float operators that Relax's legalization computes unlike the reference, or lacks; None: no change
-WIDE = Registry()  # operators whose results are integers of 64 bits; None: no change
-INDEX = Registry()  # operators with indices as results: arg max and min
-TESTS = Registry()  # comparisons of real numbers that integers stand for, with booleans as results
+def lowering_of(operator: Operator) -> LoweringFunction | None:
+    """Return the function that lowers an operator; None if there is none."""
+    dtype = operator.output.dtype
+    result = QUANTIZED if operator.quant is not None else STORED if dtype in STORED_TYPES else dtype
+    found = LOWERINGS.get((operator.kind, result))
+    return LOWERINGS.get((operator.kind, ANY)) if found is None and result != QUANTIZED else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,28 @@ class Output:
     ) -> Output:
         """An output clamped only to the range of its integer type."""
         return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype), offset)
+
+    @classmethod
+    def of(cls, operator: Operator, real: bool, inverse: bool) -> Output:
+        """The output of an operator, with the bounds of its activation. `real`, `inverse`: `once` and `inverse` of a file."""
+        shape, dtype, quant = operator.output.shape, operator.output.dtype, operator.quant
+        if quant is not None:
+            bounds = activation_range(operator.bounds, quant.step, quant.zero_point, quant.dtype, real)
+            return cls(shape, quant.dtype, quant.step, quant.zero_point, *bounds, quant.offset, real, inverse)
+        if dtype not in STORED_TYPES:
+            return cls(shape, dtype, np.float32(0), 0, 0, 0)
+        if 0 in shape:
+            raise NotLowered("an empty tensor")
+        return replace(cls.unbounded(shape, dtype, offset=operator.output.offset), once=real)
+
+    def within(self, lo: int, hi: int) -> Output:
+        """The output clamped to these values of the file too."""
+        return replace(self, lo=max(self.lo, lo - self.offset), hi=min(self.hi, hi - self.offset))
+
+    @property
+    def is_one_value(self) -> bool:
+        """Whether the clamp leaves one value, `hi`: as behind a RELU where the zero point is the largest stored value."""
+        return self.dtype in STORED_TYPES and self.lo >= self.hi
 
     @property
     def declared(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Operand
 from tvm_cascade.passes.integer.fixed_point import i64, te_broadcast
-from tvm_cascade.passes.integer.task import WIDE, Task
+from tvm_cascade.passes.integer.task import Task, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
 _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
@@ -24,7 +24,7 @@ _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
 }
 
 
-@WIDE.lowers(*_OPERATORS)
+@lowers(*_OPERATORS, results="int64")
 def lower_wide(task: Task) -> Value | None:
     """An operator of integers, or a cast of them; None, left to Relax, for any other."""
     name = task.operator.kind
