@@ -217,6 +217,20 @@ def test_lowering_twice_changes_nothing_more(tmp_path: Path) -> None:
     tvm.ir.assert_structural_equal(LowerQuantized()(once), once)
 
 
+def test_indices_that_are_stored_and_clipped() -> None:
+    """An arg max as int8 has no quantization to be clamped in: the clip stays an operator."""
+    x = relax.Var("x", relax.TensorType((1, 100), "int8"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            place = builder.emit(relax.op.astype(builder.emit(relax.op.argmax(x, axis=1)), "int8"))
+            out = builder.emit_output(relax.op.clip(place, 0, 5))
+        builder.emit_func_output(out)
+    data = np.zeros((1, 100), "int8")
+    data[0, 77] = 1
+    assert Compiled(LowerQuantized()(builder.finalize()))(data)[0].tolist() == [5]
+
+
 def test_functions_with_side_effects_are_left_alone() -> None:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([4], "float32"))
