@@ -111,6 +111,13 @@ def shared(g: Graph) -> str:
     return g.op("Add", g.norm(x, 8), x)
 
 
+def filled(g: Graph) -> str:
+    """Weights that the file fills with one number, as the light models of ONNX do."""
+    quarter = onnx.helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [0.25])
+    x = g.op("Conv", "x", g.op("ConstantOfShape", g.const([8, 4, 3, 3], "int64"), value=quarter), g.random(8))
+    return g.conv(g.op("MaxPool", g.op("Relu", x), kernel_shape=[2, 2]), (6, 8, 1, 1))
+
+
 def turned_in_the_file(g: Graph) -> str:
     x = g.op("Transpose", "x", perm=[0, 3, 1, 2])
     return g.op("Transpose", g.conv(x, (8, 4, 3, 3)), perm=[0, 2, 3, 1])
@@ -131,6 +138,7 @@ NETWORKS = {
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
     "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
     "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "multiply": 1, "add": 2}),
+    "filled": (filled, IMAGE, {"transpose": 2, "conv2d": 2, "max_pool2d": 1}),
     "linear of rank three": (linear, (2, 7, 6), {"dense": 2}),
     "linear of rank four": (linear, (1, 2, 3, 6), {"dense": 2}),
     "linear of rank one": (linear, (6,), {"dense": 2}),

@@ -254,7 +254,10 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.tile(v, repeats))
 
     def _broadcast_to(self, call: Value) -> Placed:
-        shape = list(shape_of(call))
+        """A broadcast; of a constant, as of weights that a file fills with one number, a constant."""
+        shape, data = list(shape_of(call)), constant_of(self._place(call.args[0]).value)
+        if data is not None:
+            return Placed(relax.const(np.broadcast_to(data, shape), str(data.dtype)))
         placed = self._last_where(call.args[0], len(shape) == 4)
         shape = [shape[axis] for axis in TO_LAST] if placed.last else shape
         return self._moved(placed, lambda v: relax.op.broadcast_to(v, shape))
