@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.relax_functions import substitute
 
 # layout of a convolution's weights, and their axis of output channels

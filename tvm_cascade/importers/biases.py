@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, constant_of, name_of, relax, shape_of
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
 _LARGEST = np.iinfo("int32").max

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvm_cascade.importers.cut import FileGraph
-from tvm_cascade.importers.values import bindings_of, relax
+from tvm_cascade.passes.main_rewriting import bindings_of, relax
 from tvm_cascade.passes.origin import with_file_graph, with_names
 
 

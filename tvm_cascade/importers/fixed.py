@@ -11,10 +11,10 @@ import tvm
 from tvm_cascade.errors import UsageError
 from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.interface import attach, check_inputs, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, relax
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.lower_quantized import lowered
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, relax
 from tvm_cascade.passes.relax_functions import substitute
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.relax_functions import substitute
 
 MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"))

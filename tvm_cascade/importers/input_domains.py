@@ -17,8 +17,8 @@ import tvm
 
 from tvm_cascade.importers.index_inputs import MOVES, User, Users, users_of
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Value, constant_of
 from tvm_cascade.passes.islands.reader import is_dequantize
+from tvm_cascade.passes.main_rewriting import Value, constant_of
 from tvm_cascade.tensor_spec import Domain
 
 _ANY = Domain()

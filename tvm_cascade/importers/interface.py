@@ -17,8 +17,8 @@ import tvm
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.fixed_inputs import FixedInput
-from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
+from tvm_cascade.passes.main_rewriting import bindings_of
 from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.tensor_spec import Cut, Domain, IoSpec, State, TensorSpec, named_apart
 

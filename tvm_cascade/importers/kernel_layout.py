@@ -14,11 +14,11 @@ from tvm_ffi import structural_equal
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.importers.batch_norms import fold_batch_norms
-from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.interface import has_interface
-from tvm_cascade.importers.values import bindings_of, is_quantized, name_of, shape_of
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import why_not_read
+from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized, name_of, shape_of
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 
 _PLANES = {

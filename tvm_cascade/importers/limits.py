@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.values import Value, bindings_of, relax
 from tvm_cascade.messages import printable
 from tvm_cascade.passes.islands.reader import is_boundary
+from tvm_cascade.passes.main_rewriting import Value, bindings_of, relax
 from tvm_cascade.passes.origin import plain
 
 _KERNELS = frozenset(

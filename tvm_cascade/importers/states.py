@@ -13,7 +13,7 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, relax
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, relax
 from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.tensor_spec import State, TensorSpec
 

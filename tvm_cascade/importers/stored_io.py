@@ -15,8 +15,8 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, name_of, relax
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, name_of, relax
 from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 

@@ -59,8 +59,8 @@ from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_re
 from tvm_cascade.importers.onnx.resize import resize, text, upsample
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, written_lines
-from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.main_rewriting import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
 Converter = Callable[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_cascade.importers.values import Value, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 Attributes = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
 ALIGNED = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"))
 Attributes = dict[str, Any]

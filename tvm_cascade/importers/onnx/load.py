@@ -21,7 +21,6 @@ import tvm
 from tvm_cascade import extras
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
-from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.file_names import with_file_names
 from tvm_cascade.importers.interface import (
     MAX_ELEMENTS,
@@ -36,9 +35,10 @@ from tvm_cascade.importers.interface import (
 )
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.onnx.file import read_model
-from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized
 from tvm_cascade.passes.small_weights import with_small_weights
 from tvm_cascade.tensor_spec import TensorSpec
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.importers.values import Value, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 Attributes = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.onnx.resize import text
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
 
 def hardmax(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from tvm_cascade.importers.onnx.folding import copied
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, data_or_value
 from tvm_cascade.passes.recurrent.cells import CELLS, Recurrence
 from tvm_cascade.passes.recurrent.functions import FUNCTIONS, Activation

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
-from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources, ratio_decides
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.layout.nearest import NEAREST_MODES, nearest_sources, ratio_decides
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
 _FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.fourier import Transform, is_fast, transformed
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
 

@@ -18,7 +18,7 @@ from tvm_cascade.importers.tflite.kept import Part
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.program.quant import STORED_TYPES
 
 MAX_UNROLLED = 1 << 13  # operators of all steps together

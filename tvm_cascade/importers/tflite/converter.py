@@ -36,8 +36,8 @@ from tvm_cascade.importers.tflite.network import CONVERTERS, HYBRID, Network, Op
 from tvm_cascade.importers.tflite.shapes import fold_shape
 from tvm_cascade.importers.tflite.site import InvalidForm, Site, UnsupportedForm, described
 from tvm_cascade.importers.tflite.states import put_states
-from tvm_cascade.importers.values import relax
 from tvm_cascade.messages import last_line
+from tvm_cascade.passes.main_rewriting import relax
 from tvm_cascade.search_monitor import counted
 
 FAMILIES = (

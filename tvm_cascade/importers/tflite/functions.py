@@ -12,7 +12,6 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.gathering import Grid, nearest_sources
 from tvm_cascade.passes.integer.reduction import IntegerMean
@@ -21,6 +20,7 @@ from tvm_cascade.passes.integer.task import Elementwise, Output
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 from tvm_cascade.passes.islands.reader import EXPLICIT_AXIS
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.passes.sorting import emit_top_k
 from tvm_cascade.program.quant import STORED_TYPES
 

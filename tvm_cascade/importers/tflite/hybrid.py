@@ -13,9 +13,9 @@ from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, converts_hybrid, scale_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
 from tvm_cascade.importers.tflite.svdf import svdf_units, svdf_weights
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv, lower_dense, lower_stored
+from tvm_cascade.passes.main_rewriting import Value, relax
 
 
 def _hybrid_weights(net: Network, weights: Any, bias: Any, axis: int) -> HybridWeights:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.importers.tflite.model import MalformedModel
-from tvm_cascade.importers.values import Value, relax
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.tensor_spec import State
 
 Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor

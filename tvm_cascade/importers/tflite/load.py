@@ -23,8 +23,8 @@ from tvm_cascade.importers.tflite.cut import graph_of
 from tvm_cascade.importers.tflite.kept import Variables
 from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
 from tvm_cascade.importers.tflite.states import file_states, with_state_ends
-from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.main_rewriting import blocks_closed
 from tvm_cascade.passes.small_weights import with_small_weights
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 

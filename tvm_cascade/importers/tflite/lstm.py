@@ -26,9 +26,9 @@ from tvm_cascade.importers.tflite.rnn import (
     sequence_of,
 )
 from tvm_cascade.importers.tflite.site import UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Kept, Projection, States, lower_lstm
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
 
 _GATES = ("input", "forget", "cell", "output")  # in the order of the operator's tensors

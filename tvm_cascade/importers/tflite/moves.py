@@ -12,8 +12,8 @@ from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import CONVOLUTIONS, Network, Operator, converts, zero_point_of
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.tflite.slices import slices
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Value, relax
 
 
 @converts("ARG_MAX", "ARG_MIN")

@@ -19,8 +19,8 @@ from tvm_cascade.importers.tflite.kept import Key, Part, Variables, tensor_key
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.tflite.sparsity import dense
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.operators.fixed_point import activation_range
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.passes.origin import marked
 from tvm_cascade.tensor_spec import TensorSpec
 

@@ -10,8 +10,8 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Value, relax
 
 
 @converts("TRANSPOSE_CONV")

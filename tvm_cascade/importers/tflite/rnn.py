@@ -15,8 +15,8 @@ import numpy as np
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, converts_hybrid, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.expressions import shape_of
+from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.passes.recurrent.cells import Recurrence
 from tvm_cascade.passes.recurrent.functions import IDENTITY, RELU, SIGMOID, TANH, Activation
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence

@@ -9,8 +9,8 @@ from math import prod
 
 from tvm_cascade.importers.tflite.network import Network, Operator, converts
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
-from tvm_cascade.importers.values import Value, relax, shape_of
 from tvm_cascade.passes.fourier import Transform, is_fast, transformed
+from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 
 @converts("RFFT2D")

@@ -17,12 +17,12 @@ import numpy as np
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
-from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.svdf import Filters, float_sums, lower_features, lower_sums
 from tvm_cascade.passes.integer.task import Output
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import Value, relax
 
 
 @converts("SVDF")

@@ -6,7 +6,7 @@ import tvm
 
 from tvm_cascade.cost.precision import require_architecture
 from tvm_cascade.errors import UsageError
-from tvm_cascade.passes.channels_last import channels_last
+from tvm_cascade.passes.layout.channels_last import images_last
 from tvm_cascade.staging.program.graph import StageGraph, simplify, stage_graph
 from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
 
@@ -22,5 +22,5 @@ def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> Stag
     for word in target.split():
         if word.startswith("-arch="):
             require_architecture(precision, word.removeprefix("-arch="))
-    laid_out = channels_last(simplify(mod)) if target.startswith("cuda") else mod
+    laid_out = images_last(simplify(mod)) if target.startswith("cuda") else mod
     return in_precision(stage_graph(laid_out), precision)

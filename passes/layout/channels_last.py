@@ -1,4 +1,5 @@
-"""Layout conversion of NCHW networks to NHWC: of quantized ones as they are imported, of float ones as they are planned.
+"""Layout conversion of NCHW networks to NHWC: of quantized ones as they are imported, of float ones as they are planned, of
+images for tensor cores, which read them in whole vectors.
 
 Two rewrites, both exact: rank-4 tensors between convolutions move to NHWC, weights with them, with one transpose where a
 tensor enters and one where it leaves; and operators that move or compare values work on the integers that stand for
@@ -14,14 +15,24 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.channels_last_moves import LAST_AXIS, Moves, Placed
-from tvm_cascade.importers.one_row import to_one_row
-from tvm_cascade.importers.values import Value, constant_of, elementwise, name_of, relax, shape_of, window_of
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.layout.moves import LAST_AXIS, Moves, Placed
+from tvm_cascade.passes.layout.one_row import to_one_row
+from tvm_cascade.passes.main_rewriting import (
+    Value,
+    bindings_of,
+    constant_of,
+    elementwise,
+    name_of,
+    relax,
+    shape_of,
+    window_of,
+)
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 _BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}) | _TESTS
+_VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 _UNARY = frozenset((
     "quantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
     "sqrt", "rsqrt", "sign", "floor", "ceil", "round", "erf", "sin", "cos", "nn.silu", "nn.softplus", "nn.gelu",
@@ -33,6 +44,22 @@ def to_channels_last(mod: tvm.IRModule, by_pixel: bool = True) -> tvm.IRModule:
     """`mod` with `main` rewritten; its parameters and results keep their layout. `by_pixel`: transposed float convolutions
     whose windows do not overlap become 1 x 1 convolutions, which are faster and do not work row by row."""
     return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY), by_pixel).run()
+
+
+def images_last(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with the images of a float network's `main` in NHWC: those of convolutions, pools, concats, means and operators
+    element by element. Weights keep their layout. `mod` itself where it has no such image, or cannot be read."""
+    main: Any = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
+    if not isinstance(getattr(main, "body", None), relax.SeqExpr) or not main.is_pure:
+        return mod
+    plain = all(isinstance(b, relax.VarBinding) for b in bindings_of(main))
+    if not plain or relax.analysis.defined_symbolic_vars(main) or relax.analysis.free_symbolic_vars(main):
+        return mod
+    return _Images(mod).run() if any(_reads_planes(b.value) for b in bindings_of(main)) else mod
+
+
+def _reads_planes(call: Value) -> bool:
+    return name_of(call) == "nn.conv2d" and str(call.attrs.data_layout) == "NCHW"
 
 
 class _ChannelsLast(Moves):
@@ -48,7 +75,7 @@ class _ChannelsLast(Moves):
             "concat": self._concat,
             "split": self._split,
             "strided_slice": self._slice,
-            **dict.fromkeys(("reshape", "squeeze", "flatten", "expand_dims"), self._view),
+            **dict.fromkeys(_VIEWS, self._view),
             "permute_dims": self._permute,
             "nn.pad": self._pad,
             "image.resize2d": self._resize,
@@ -223,6 +250,38 @@ class _ChannelsLast(Moves):
         if not placed.last:
             return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
         return Placed(self.bb.emit(elementwise(call, placed.value, rest, LAST_AXIS)), last=True)
+
+
+class _Images(_ChannelsLast):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod, by_pixel=False)
+        kinds = {"nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "concat", "mean", *_VIEWS, *_BINARY, *_UNARY}
+        self.handlers = {kind: handler for kind, handler in self.handlers.items() if kind in kinds}
+
+    def _place(self, value: Value) -> Placed:
+        """Where a value is: in NHWC if it was turned before, for another reader."""
+        placed = super()._place(value)
+        turned = None if placed.last else self.moved.get((placed.value, True))
+        return placed if turned is None else Placed(turned, last=True)
+
+    def _convolution(self, call: Value) -> Placed:
+        if not _reads_planes(call):
+            return self._other(call)
+        attrs = call.attrs
+        window = window_of(attrs, "strides", "padding", "dilation")
+        made = relax.op.nn.conv2d(
+            self._last_of(call.args[0]),
+            self._first_of(call.args[1]),
+            groups=int(attrs.groups),
+            data_layout="NHWC",
+            kernel_layout=str(attrs.kernel_layout),
+            out_dtype=attrs.out_dtype,
+            **window,
+        )
+        return Placed(self.bb.emit(made), last=True)
+
+    def _pool(self, call: Value) -> Placed:
+        return super()._pool(call) if self._place(call.args[0]).last else self._other(call)
 
 
 def _windows_apart(attrs: Any, weights: np.ndarray) -> bool:

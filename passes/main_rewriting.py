@@ -1,4 +1,4 @@
-"""Helpers of the importers: queries on Relax expressions, and `Rewriting`, the base class of rewrites of `main`."""
+"""`Rewriting`, the base class of rewrites of `main` by importers and layouts, and queries on Relax expressions."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
-from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.layout.nearest import NEAREST_MODES, nearest_sources
+from tvm_cascade.passes.main_rewriting import Rewriting, Value, constant_of, name_of, relax, shape_of
 
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]

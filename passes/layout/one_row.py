@@ -11,7 +11,8 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.importers.values import (
+from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.main_rewriting import (
     Rewriting,
     Value,
     bindings_of,
@@ -21,7 +22,6 @@ from tvm_cascade.importers.values import (
     relax,
     shape_of,
 )
-from tvm_cascade.passes.islands.stored import Stored
 
 _AXIS = {0: 0, 1: 1, 2: 3}  # where an axis of rank 3 lies in rank 4
 _CONVOLUTIONS = {
