@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
+from typing import Any
+
+import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import dtype_of, name_of, number_of, shape_of
+from tvm_cascade.passes.integer.expressions import constant, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.untyped import (
     Binding,
     Call,
@@ -38,6 +41,7 @@ from tvm_cascade.passes.integer.untyped import (
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.max_pools import largest
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
+from tvm_cascade.passes.stored_constants import Packed, read_stored
 from tvm_cascade.program.quant import NotLowered
 
 _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
@@ -84,6 +88,7 @@ class _Layer:
     values: tuple[Value, ...]  # the variables of its operators
     bias: Value | None = None  # of one value per output channel, or a single one
     bounds: tuple[float, float] = (-inf, inf)
+    stored: Packed | None = None  # the weights, if the file stores them as small integers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,21 +106,37 @@ class _Layer:
         self,
         emitter: Emitter,
         kind: str,
-        sums: Callable[[Tensor, Tensor], Tensor],
+        sums: Callable[[Tensor, Any], Tensor],
         products: Sequence[Value] = (),
         shape: tuple[int, ...] = (),
+        channels: tuple[int, ...] = (),
         **attributes: object,
     ) -> Value:
-        """Emit the call; if given, on `products` instead of the core's operands, with a result in `shape`."""
+        """Emit the call; if given, on `products` instead of the core's operands, with a result in `shape`.
+
+        `channels` are the weights' axes of output channels: sums of stored weights are multiplied by the scales once if
+        these differ along no other axis.
+        """
         biases = [] if self.bias is None else [relax.op.reshape(emitter.new(self.bias), [prod(shape_of(self.bias))])]
         first, shape = [*products] or [emitter.new(a) for a in self.core.args[:2]], shape or self.shape
+        scales, packed = None, self.stored
+        if packed is not None:
+            scales = packed.scales(channels)
+            arrays = packed.arrays if scales is None else (*packed.arrays[:-1], scales)
+            first = [first[0], *map(constant, arrays)]
+            block = 0 if scales is not None else packed.scale.block[channels[0] - 1]
+            attributes |= {"weight_bits": packed.bits, "weight_block": block, "weight_zero_point": packed.zero_point}
         operands = first + [emitter.builder.emit(b) for b in biases]
-        places = [te.placeholder(shape_of(a), "float32", f"p{i}") for i, a in enumerate(operands)]
-        total = sums(*places[:2])
-        if biases or self.bounds != (-inf, inf):
-            total = te.compute(
-                shape, lambda *i: self._finished(total[i], *(b[_of(b, i[-1])] for b in places[2:])), kind
-            )
+        places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(operands)]
+        held, ends = places[1 : len(first)], places[len(first) :]
+        total = sums(places[0], held[0] if packed is None else _Stored(packed, held, scales is None))
+
+        def finished(*i: Index) -> Scalar:
+            value = total[i] if scales is None else total[i] * held[-1][_of(held[-1], i[-1])]
+            return self._finished(value, *(b[_of(b, i[-1])] for b in ends))
+
+        if scales is not None or biases or self.bounds != (-inf, inf):
+            total = te.compute(shape, finished, kind)
         func = te.create_prim_func([*places, total], index_dtype_override="int32").without_attr("global_symbol")
         return emitter.call_func(kind, func, operands, 1, bounds=self.bounds, **attributes)
 
@@ -130,15 +151,15 @@ class _Layer:
         depth, units = shape_of(w)[-2:]
         rows, flat = prod(self.shape) // units, len(shape_of(x)) == len(shape_of(w)) == 2
 
-        def sums(x: Tensor, w: Tensor) -> Tensor:
+        def sums(x: Tensor, w: Any) -> Tensor:
             rc = te.reduce_axis((0, depth), "rc")
             return te.compute((rows, units), lambda y, c: te.sum(x[y, rc] * w[rc, c], axis=[rc]), "dense_acc")
 
         operands = (x, w)
         if not flat:
-            sides = (x, [rows, depth]), (w, [depth, units])
+            sides = ((x, [rows, depth]), (w, [depth, units]))[: 1 if self.stored else 2]
             operands = tuple(emitter.emit(relax.op.reshape(value, to), "") for value, to in sides)
-        made = self._call(emitter, "dense", sums, operands, (rows, units), kernel_layout="IO")
+        made = self._call(emitter, "dense", sums, operands, (rows, units), (1,), kernel_layout="IO")
         return made if flat else emitter.emit(relax.op.reshape(made, list(self.shape)))
 
     def _max_pool2d(self, emitter: Emitter) -> Value:
@@ -180,7 +201,7 @@ class _Layer:
         depthwise = _is_depthwise(self.core)
         kind = "depthwise_conv2d" if depthwise else "conv2d"
 
-        def sums(x: Tensor, w: Tensor) -> Tensor:
+        def sums(x: Tensor, w: Any) -> Tensor:
             padded = te_pad2d(x, padding, 0, f"{kind}_pad")
             kh, kw, depth, times = (int(d) for d in w.shape)
             ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
@@ -201,6 +222,7 @@ class _Layer:
             emitter,
             kind,
             sums,
+            channels=(3,),
             strides=(sy, sx),
             padding=padding,
             dilation=(dy, dx),
@@ -208,6 +230,23 @@ class _Layer:
             layout="NHWC",
             kernel_layout="HWCM" if depthwise else "HWIO",
         )
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Stored weights that are read as floats, without their scales unless `scaled`."""
+
+    packed: Packed
+    tensors: Sequence[Tensor]
+    scaled: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.packed.shape
+
+    def __getitem__(self, index: tuple[Index, ...]) -> Scalar:
+        read = self.packed.element if self.scaled else self.packed.centred
+        return read(self.tensors, index)
 
 
 def _padding(call: Call) -> tuple[int, int, int, int]:
@@ -228,6 +267,7 @@ class _Layers:
     bindings: Sequence[Binding]
     result: Value
     found: dict[Value, _Layer] = field(default_factory=dict)
+    packed: dict[Value, Packed | None] = field(default_factory=dict)  # `_stored` of calls
 
     def __post_init__(self) -> None:
         self.values: Mapping[Value, Value] = {b.var: b.value for b in self.bindings}
@@ -241,7 +281,8 @@ class _Layers:
             if self._is_pool(binding) or self._is_mean(binding) or self._is_concat(binding):
                 layer = _Layer(binding.value, (binding.var,))
             elif self._is_core(binding):
-                layer = self._activated(self._biased(_Layer(binding.value, (binding.var,))))
+                stored = self._stored(binding.value)
+                layer = self._activated(self._biased(_Layer(binding.value, (binding.var,), stored=stored)))
             else:
                 continue
             self.found[layer.values[-1]] = layer
@@ -275,7 +316,7 @@ class _Layers:
         x, w = call.args[:2]
         if (
             {dtype_of(v) for v in (binding.var, x, w)} != {"float32"}
-            or not self._is_constant(w)
+            or not (self._is_constant(w) or self._stored(call) is not None)
             or self._is_constant(x)
         ):
             return False
@@ -286,6 +327,16 @@ class _Layers:
         return layouts[:2] == ("NHWC", "NHWC") and (
             _is_depthwise(call) or (int(attrs.groups) == 1 and layouts[2] == "HWIO")
         )
+
+    def _stored(self, call: Call) -> Packed | None:
+        """Return the weights of a product that a file stores as small integers; None for floats."""
+        if call not in self.packed:
+            found = read_stored(call.args[1], self.values)
+            if found is not None and len(found.values.shape) > 1:
+                found = found.moved(_channels_last(call))
+            packed = None if found is None or len(found.values.shape) < 2 else found.packed()
+            self.packed[call] = packed if packed is not None and packed.worth_keeping() else None
+        return self.packed[call]
 
     def _biased(self, layer: _Layer) -> _Layer:
         var, call = self._next(layer)
@@ -318,6 +369,13 @@ class _Layers:
         if isinstance(value, relax.Var):
             return value in self.values and self._is_constant(self.values[value])
         return isinstance(value, ir.GenericConst) or (name_of(value) in _MOVES and self._is_constant(value.args[0]))
+
+
+def _channels_last(call: Call) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what brings the output channels of a product's stored weights into the last axis."""
+    if name_of(call) == "relax.matmul":
+        return lambda a: a.reshape(-1, a.shape[-1])
+    return (lambda a: a.reshape(*a.shape[:2], 1, -1)) if _is_depthwise(call) else (lambda a: a)
 
 
 def _is_depthwise(call: Call) -> bool:

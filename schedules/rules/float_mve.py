@@ -8,6 +8,7 @@ bit for bit, except for subnormal numbers, which vector instructions take for ze
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -65,21 +66,33 @@ class _Conv(OuterProducts):
 
     def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
         k, g = self.k, self.g
-        places = [self.place(weights, size, j, tap) for j in range(0, size, LANES)]
-        ws = [k.let(vector(self.w, place, LANES), "wv", FOUR) for place in places]
+        ws = [k.let(w, "wv", FOUR) for w in self.weights_of(weights, tap, size)]
         for p in range(pixels):
             x = k.let(self.x[at + p * g.strides[1] * g.channels], "xv", FLOAT)
             for j, w in enumerate(ws):
                 place = p * size + j * LANES
                 put(k, acc, place, vector(acc, place, LANES) + splat(x) * w, LANES)
 
+    def weights_of(self, weights: Value, tap: Value, size: int) -> list[Value]:
+        """Return a tap's vectors of weights of the block's channels."""
+        places = [self.place(weights, size, j, tap) for j in range(0, size, LANES)]
+        return [vector(self.w, place, LANES) for place in places]
+
+    def plane(self, index: Value) -> Value:
+        """Load four floats that the table holds as bit patterns."""
+        return self.k.let(tirx.reinterpret(FOUR, vector(self.table, index, LANES)), "plane", FOUR)
+
+    def finish(self, channel: Value) -> Callable[[Value], Value]:
+        """Load what the outputs of four channels take, and return what makes outputs of sums."""
+        bias = self.plane(channel + self.head) if self.conv.bias is not None else None
+        return lambda value: self.conv.finished(value, bias, LANES)
+
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         k = self.k
         for j in range(0, size, LANES):
-            bits = vector(self.table, channel + (self.head + j), LANES)
-            bias = k.let(tirx.reinterpret(FOUR, bits), "bias", FOUR) if self.conv.bias is not None else None
+            finished = self.finish(channel + j)
             for p in range(pixels):
-                value = self.conv.finished(vector(acc, p * size + j, LANES), bias, LANES)
+                value = finished(vector(acc, p * size + j, LANES))
                 place = (x + p) * self.conv.outputs + channel + j
                 if self.stored >= j + LANES:
                     put(k, self.out, place, value, LANES)
@@ -111,19 +124,26 @@ class _Depthwise(DepthwiseRow):
             acc = _zeros(k, len(run.taps) * LANES)
             for r in range(g.kernel[0]):
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
-                    weights = cb * self.words + (1 + r * g.kernel[1]) * LANES
-                    self._row(acc, rows[r] + column + cb * LANES, weights, run, source)
-            bias = None
-            if self.conv.bias is not None:
-                bias = k.let(vector(self.w, cb * self.words, LANES), "bias", FOUR)
+                    self._row(acc, rows[r] + column + cb * LANES, cb, r, run, source)
+            finished = self.finish(cb)
             for p in range(len(run.taps)):
-                value = self.conv.finished(vector(acc, p * LANES, LANES), bias, LANES)
+                value = finished(vector(acc, p * LANES, LANES))
                 put(k, self.out, (x + p) * g.channels + cb * LANES, value, LANES)
 
-    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+    def weights_of(self, cb: Value, tap: int) -> Value:
+        """Return the weights of four channels' tap."""
+        return vector(self.w, cb * self.words + (1 + tap) * LANES, LANES)
+
+    def finish(self, cb: Value) -> Callable[[Value], Value]:
+        """Load what the outputs of four channels take, and return what makes outputs of sums."""
+        biased = self.conv.bias is not None
+        bias = self.k.let(vector(self.w, cb * self.words, LANES), "bias", FOUR) if biased else None
+        return lambda value: self.conv.finished(value, bias, LANES)
+
+    def _row(self, acc: Value, at: Value, cb: Value, row: int, run: Run, source: Source) -> None:
         k, g = self.k, self.g
         for kx in range(g.kernel[1]):
-            w = k.let(vector(self.w, weights + kx * LANES, LANES), "wv", FOUR)
+            w = k.let(self.weights_of(cb, row * g.kernel[1] + kx), "wv", FOUR)
             for p, (k0, k1) in enumerate(run.taps):
                 if k0 <= kx < k1:
                     place = at + (p * g.strides[1] + kx * g.dilation[1]) * g.channels
@@ -166,4 +186,8 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
         or (layer.outputs % LANES and (layer.depthwise or layer.outputs <= 2 * LANES))
     ):
         return []
+    if layer.stored is not None:
+        from tvm_cascade.schedules.rules.stored_mve import variants_of  # which uses the kernels of this module
+
+        return variants_of(layer)
     return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))

@@ -83,3 +83,19 @@ def lane_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray
     taps = weights.reshape(-1, channels // 8, 8).transpose(1, 0, 2).copy().view("<i4").reshape(channels // 8, -1)
     records = np.concatenate([split, taps], axis=1)
     return records.ravel(), records.shape[1]
+
+
+def in_bytes(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Pack numbers along the last axis, several in a byte, the first in the lowest bits; those of 8 bits as they are."""
+    per = 8 // bits
+    if per == 1:
+        return np.ascontiguousarray(numbers)
+    padded = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, -numbers.shape[-1] % per)])
+    parts = padded.reshape(*numbers.shape[:-1], -1, per).astype(np.uint8) & np.uint8((1 << bits) - 1)
+    return np.bitwise_or.reduce(parts << (np.arange(per, dtype=np.uint8) * np.uint8(bits)), axis=-1)
+
+
+def from_bytes(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
+    """Unpack `size` unsigned numbers along the last axis from bytes of `in_bytes`."""
+    parts = (packed[..., None] >> (np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits))) & np.uint8((1 << bits) - 1)
+    return parts.reshape(*packed.shape[:-1], -1)[..., :size]

@@ -12,6 +12,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
+from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.request import PlanRequest
@@ -75,7 +76,7 @@ def test_sums_of_activations_are_no_biases() -> None:
 
 def test_other_modules_are_not_changed() -> None:
     net = Net("int8")
-    mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 4, 3))
+    mod = lower_integers(net.finish(net.conv(net.input((1, 6, 6, 4)), 4, 3)))
     assert fuse_float_layers(mod) is mod
     planes = Net("float32", "NCHW")
     nchw = planes.finish(planes.conv(planes.input((1, 4, 6, 6)), 4, 3))

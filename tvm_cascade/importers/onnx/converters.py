@@ -58,6 +58,7 @@ from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, insi
 from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.onnx.resize import resize, text, upsample
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
+from tvm_cascade.importers.onnx.weight_only import dequantize_blocks, matmul_by_bits
 from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, written_lines
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.main_rewriting import Value, blocks_closed, constant_of, relax, shape_of
@@ -351,6 +352,8 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "RMSNormalization": rms_normalization,
         "LpNormalization": lp_normalization,
         "ConvInteger": conv_integer,
+        "DequantizeLinear": dequantize_blocks,
+        "MatMulNBits": matmul_by_bits,
         "LSTM": lstm,
         "GRU": gru,
         "RNN": rnn,

@@ -1,7 +1,4 @@
-"""ONNX constants of 4 and 2 bits as constants of 8: the same values, which every kernel takes.
-
-Constants that are dequantized by blocks become the floats that DequantizeLinear defines.
-"""
+"""ONNX constants of 4 and 2 bits as constants of 8: the same values, which every kernel takes."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.onnx.folding import copied
+from tvm_cascade.importers.onnx.folding import constant_tensor, copied
 from tvm_cascade.messages import printable
 
 _WIDENED = {"INT4": "int8", "UINT4": "uint8", "INT2": "int8", "UINT2": "uint8"}
@@ -24,15 +21,15 @@ def widened(path: Any, model: Any) -> Any:
 
     Raises `LoadError` for constants with more or fewer bytes than the shape takes, and for blocks of another number.
     """
+    _check_blocks(path, model)
     tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
-    blocked = any(a.name == "block_size" and a.i for n in model.graph.node for a in n.attribute)
-    if not blocked and not any(t.data_type in _SMALL for t in tensors):
+    if not any(t.data_type in _SMALL for t in tensors):
         return model
     made = copied(model)
     for tensor in (*made.graph.initializer, *(a.t for n in made.graph.node for a in n.attribute if a.HasField("t"))):
         if tensor.data_type in _SMALL:
             tensor.CopyFrom(numpy_helper.from_array(_values(path, tensor), tensor.name))
-    return _without_blocks(path, made)
+    return made
 
 
 def _values(path: Any, tensor: Any) -> np.ndarray:
@@ -44,26 +41,20 @@ def _values(path: Any, tensor: Any) -> np.ndarray:
     return numpy_helper.to_array(tensor).astype(_SMALL[tensor.data_type])
 
 
-def _without_blocks(path: Any, model: Any) -> Any:
-    """Replace, in place, constants that are dequantized by blocks along an axis by their real values."""
+def _check_blocks(path: Any, model: Any) -> None:
+    """Raise `LoadError` for constants that are dequantized by blocks of another number than they have scales."""
     from onnx import helper
 
-    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    known |= {n.output[0]: numpy_helper.to_array(a.t) for n in model.graph.node if n.op_type == "Constant"
-              for a in n.attribute if a.name == "value"}  # fmt: skip
+    known = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    given_inline = ((n, constant_tensor(n)) for n in model.graph.node)
+    known |= {n.output[0]: tuple(t.dims) for n, t in given_inline if t is not None}
     for node in model.graph.node:
         given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         size = given.get("block_size", 0)
-        if node.op_type != "DequantizeLinear" or not size or any(name and name not in known for name in node.input):
+        if node.op_type != "DequantizeLinear" or not size or any(name not in known for name in node.input[:2]):
             continue
-        values, scales, *zeros = (known[name] for name in node.input if name)
-        axis = int(given.get("axis", 1)) % values.ndim
-        if scales.shape[axis] != -(-values.shape[axis] // size) or scales.ndim != values.ndim:
-            what = f"blocks of {size} along axis {axis} of shape {list(values.shape)} have scales of shape {list(scales.shape)}"
+        shape, scales = (known[name] for name in node.input[:2])
+        axis = int(given.get("axis", 1)) % len(shape)
+        if len(scales) != len(shape) or scales[axis] != -(-shape[axis] // size):
+            what = f"blocks of {size} along axis {axis} of shape {list(shape)} have scales of shape {list(scales)}"
             raise LoadError(path, f"constant {printable(node.input[0])}: {what}")
-        wide = [np.repeat(a, size, axis).take(range(values.shape[axis]), axis) for a in (scales, *zeros)]
-        centred = values.astype("int32") - (wide[1].astype("int32") if zeros else 0)
-        real = centred.astype(scales.dtype) * wide[0]
-        made = helper.make_node("Constant", [], list(node.output), value=numpy_helper.from_array(real), name=node.name)
-        node.CopyFrom(made)
-    return model

@@ -1,0 +1,194 @@
+"""Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, for scalar floating-point units.
+
+They are the kernels of `schedules.rules.float_fpu`, which read a weight as an integer, and multiply each sum by its scale
+once: behind the last tap, or behind the last of a block of taps that share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.rules import float_fpu
+from tvm_cascade.schedules.rules.conv_row import Blocking
+from tvm_cascade.schedules.rules.emit import best_step
+from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, StoredWeights, blocked
+from tvm_cascade.schedules.rules.geometry import Columns, Run
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.packing import in_bytes
+from tvm_cascade.schedules.rules.parts import Source
+from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
+
+BLOCKING = Blocking(pixels=4, channels=4, step=4)
+OTHERS = (Blocking(8, 2), Blocking(2, 8), Blocking(4, 2), Blocking(2, 2, unroll=1, step=1))
+DEPTHWISE_PIXELS = (3, 4, 5, 6)
+
+
+class _Conv(float_fpu._Conv):
+    """Convolution whose table holds planes of a value per output channel: biases, scales by block, zero points."""
+
+    floats: Value  # the table as floats
+    bytes: Value  # the table as bytes of zero points
+
+    @property
+    def how(self) -> StoredWeights:
+        assert self.conv.stored is not None
+        return self.conv.stored
+
+    def pack_weights(self) -> np.ndarray:
+        return in_bytes(super().pack_weights(), self.how.bits)
+
+    def pack_table(self) -> np.ndarray:
+        """Pack the planes of floats as bit patterns, then the zero points, four in a word."""
+        how, layer = self.how, self.conv
+        planes = [*([] if layer.bias is None else [layer.bias]), *how.scale]
+        floats = np.stack(planes).astype(np.float32).ravel().view(np.int32)
+        zeros = np.zeros(0, np.int8) if how.zeros is None else how.zeros.ravel()
+        return np.concatenate([floats, np.pad(zeros, (0, -zeros.size % 4)).view(np.int32)])
+
+    def _open(self) -> None:
+        super()._open()
+        how, outputs = self.how, self.conv.outputs
+        self.floats = self.k.view(self.k.constants[1], FLOAT, "scales")
+        if how.zeros is not None:
+            self.bytes = self.k.view(self.k.constants[1], str(how.zeros.dtype), "zeros")
+        self.first_scale = 0 if self.conv.bias is None else outputs
+        self.first_zero = 4 * (self.first_scale + how.scale.size)
+
+    def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
+        """Add the products of a block of outputs, and multiply them by the scales, by block of taps or at the end."""
+        self.channel = channel
+        if not self.how.block:
+            self._read_zeros(0, size)
+        super().add(acc, group, x, pixels, channel, size, nth)
+
+    def _read_zeros(self, block: Value, size: int) -> None:
+        zeros = self.how.zeros
+        self.zeros = []
+        if zeros is not None:
+            first = self.first_zero + block * self.conv.outputs + self.channel
+            places = [self.bytes[i32(first + j)] for j in range(size)]
+            self.zeros = [self.k.let(p.astype("int32").astype(FLOAT), "zero", FLOAT) for p in places]
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        block, taps = self.how.block, self.taps
+        if not block:
+            super().row(acc, at, weights, group, pixels, size)
+            return
+        with self.k.loop(taps // block, "block") as n:
+            self._block_of_taps(acc, at, weights, n, block, pixels, size)
+        if taps % block:
+            self._block_of_taps(acc, at, weights, taps // block, taps % block, pixels, size)
+
+    def _block_of_taps(
+        self, acc: Value, at: Value, weights: Value, n: Value, count: int, pixels: int, size: int
+    ) -> None:
+        k, first = self.k, n * self.how.block
+        self._read_zeros(n, size)
+        part = float_fpu._zeros(k, pixels * size)
+        step = best_step(count, self.blocking.step, self.blocking.unroll)
+        for tap in k.unrolled(count // step, step):
+            self.tap(part, at + first + tap, weights, first + tap, pixels, size)
+        for j in range(size):
+            scale = k.let(self._scale(n, j), "scale", FLOAT)
+            for p in range(pixels):
+                place = i32(p * size + j)
+                k.store(acc, place, call("mlaf", part[place], scale, acc[place]))
+
+    def _scale(self, block: Value, j: int) -> Value:
+        return self.floats[i32(self.first_scale + block * self.conv.outputs + self.channel + j)]
+
+    def weights_of(self, weights: Value, tap: Value, size: int) -> list[Value]:
+        places = [self.place(weights, size, j, tap) for j in range(size)]
+        even = self.packed(size) % 2 == 0
+        numbers = [_number(self.w, self.how, place, j % 2 if even else None) for j, place in enumerate(places)]
+        reals = [n.astype(FLOAT) for n in numbers]
+        return [r - z for r, z in zip(reals, self.zeros, strict=True)] if self.zeros else reals
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        k = self.k
+        for j in range(size):
+            scale = None if self.how.block else k.let(self._scale(0, j), "scale", FLOAT)
+            bias = k.let(self.floats[channel + j], "bias", FLOAT) if self.conv.bias is not None else None
+            for p in range(pixels):
+                value = acc[i32(p * size + j)]
+                value = value if scale is None else value * scale
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, self.conv.finished(value, bias))
+
+
+class _Depthwise(float_fpu._Depthwise):
+    """Depthwise convolution whose constants are planes of a float per channel (biases, scales, zero points), then the
+    weights channel by channel, in whole bytes.
+    """
+
+    floats: Value
+
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        how, layer = self.conv.stored, self.conv
+        assert how is not None
+        numbers = layer.weights.reshape(-1, layer.outputs).T
+        per = 8 // how.bits
+        self.taps = -(-numbers.shape[1] // per) * per  # of a channel, with filler
+        packed = in_bytes(np.pad(numbers, [(0, 0), (0, self.taps - numbers.shape[1])]), how.bits).ravel()
+        zeros = [] if how.zeros is None else [how.zeros[0]]
+        planes = np.stack([*([] if layer.bias is None else [biases]), how.scale[0], *zeros]).astype(np.float32)
+        self.first = 4 * planes.size * per
+        return np.concatenate([planes.ravel().view(np.int32), np.pad(packed, (0, -packed.size % 4)).view(np.int32)])
+
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        self.floats = self.k.view(self.k.constants[0], FLOAT, "floats")
+        super().channels(run, x, source, rows)
+
+    def _plane(self, plane: int, channel: Value) -> Value:
+        return self.k.let(self.floats[channel + plane * self.conv.outputs], "plane", FLOAT)
+
+    def weights_of(self, channel: Value, row: int) -> list[Value]:
+        how, width = self.conv.stored, self.g.kernel[1]
+        assert how is not None
+        biased, first = self.conv.bias is not None, channel * self.taps + self.first
+        taps = range(row * width, (row + 1) * width)
+        reals = [_number(self.w, how, first + tap, tap % 2).astype(FLOAT) for tap in taps]
+        if how.zeros is None:
+            return reals
+        zero = self._plane(1 + biased, channel)
+        return [r - zero for r in reals]
+
+    def finish(self, channel: Value) -> Callable[[Value], Value]:
+        biased = self.conv.bias is not None
+        bias, scale = self._plane(0, channel) if biased else None, self._plane(int(biased), channel)
+        return lambda value: self.conv.finished(value * scale, bias)
+
+
+def _number(w: Value, how: StoredWeights, place: Value, half: int | None) -> Value:
+    """Read a stored number, as int32 and less the zero point of all.
+
+    `place` counts numbers from the start of `w`; `half` is the half of its byte, None if it follows from `place`.
+    """
+    signed = str(w.dtype) == "int8"
+    if how.bits == 8:
+        number = w[i32(place)].astype("int32")
+    else:
+        byte = w[tirx.floordiv(i32(place), 2)].astype("int32")
+        shift = i32(4 * half) if half is not None else tirx.floormod(i32(place), 2) * 4
+        number = ((byte << (i32(28) - shift)) >> 28) if signed else ((byte >> shift) & 15)
+    return number - how.zero if how.zero else number
+
+
+def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
+    """Build a K x K or 1 x 1 convolution."""
+    return _Conv(layer, blocking).build()
+
+
+def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
+    """Build a depthwise convolution with any channel multiplier, in blocks of `pixels` pixels."""
+    return _Depthwise(layer, pixels).build()
+
+
+def variants_of(layer: FloatLayer) -> list[Variant]:
+    """List a layer's variants, the default first, the smallest code last."""
+    made = partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS)
+    return blocked(layer, *made)
