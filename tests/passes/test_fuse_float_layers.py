@@ -12,8 +12,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
-from tvm_cascade.passes.plan_network import lower_integers
-from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.passes.plan_network import lower_integers, plan_network
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net, Value
