@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib import import_module
 from math import isfinite, prod
 
 import numpy as np
@@ -85,7 +86,7 @@ class FloatLayer:
     @property
     def form(self) -> Hashable:
         """Return everything that distinguishes this layer, except the constants' values. For a layer without `parts`."""
-        return (*_form(self), self.weights.dtype, None if self.stored is None else _form(self.stored))
+        return _form(self), self.weights.dtype, None if self.stored is None else _form(self.stored)
 
     def finished(self, value: Value, bias: Value, lanes: int = 1) -> Value:
         """Compute the output from a sum of products, or `lanes` outputs from vectors."""
@@ -285,9 +286,8 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if layer is None:
         return []
     if layer.stored is not None:
-        from tvm_cascade.schedules.rules.stored_fpu import variants_of  # which uses the kernels of this module
-
-        return variants_of(layer)
+        stored = import_module("tvm_cascade.schedules.rules.stored_fpu")  # which uses the kernels of this module
+        return list[Variant](stored.variants_of(layer))
     return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))
 
 

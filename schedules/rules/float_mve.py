@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 
@@ -187,7 +188,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     ):
         return []
     if layer.stored is not None:
-        from tvm_cascade.schedules.rules.stored_mve import variants_of  # which uses the kernels of this module
-
-        return variants_of(layer)
+        stored = import_module("tvm_cascade.schedules.rules.stored_mve")  # which uses the kernels of this module
+        return list[Variant](stored.variants_of(layer))
     return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))
