@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
 
