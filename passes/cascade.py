@@ -79,6 +79,8 @@ class Cascade(CascadePass):
             )
         if self.request.memory:
             raise UsageError("a Relax function has one arena: plan without memory, which is for boards")
+        if self.request.weights != "linked":
+            raise UsageError("a Relax function's weights lie where its module has them: leave weights out")
         if self.request.ram_weights or self.request.prefetch:
             raise UsageError("a Relax function's weights lie where its module has them: plan without copies of them")
         super().__post_init__()

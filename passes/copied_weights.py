@@ -21,6 +21,8 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.places import FlashItem
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 
+_ALIGN = 8  # bytes, of ranges of a file of weights, and of their places in a buffer
+_GAP = 32  # bytes between two constants that are read along, not by two calls
 _MEMCPY = 34 / 64  # instructions a byte of newlib's memcpy: two for each four bytes, and two for a loop of 64
 
 
@@ -62,6 +64,34 @@ class CopiedWeights:
     prefetched: Mapping[int, tuple[FlashItem, ...]] = field(default_factory=dict)  # by segment of the plan, in order
     bytes: int = 0  # of RAM
     waits: tuple[float, ...] = ()  # by operator, the cycles that they add; negative where they save some
+
+
+def stream_ranges(items: Sequence[FlashItem]) -> tuple[FlashItem, ...]:
+    """Merge constants into ranges of the flash image, each read by one call; ranges begin at multiples of 8 bytes."""
+    ranges: list[tuple[int, int]] = []
+    for item in sorted(set(items), key=lambda item: item.offset):
+        first, end = item.offset // _ALIGN * _ALIGN, item.offset + item.size
+        if ranges and first - ranges[-1][1] <= _GAP:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
+        else:
+            ranges.append((first, end))
+    return tuple(FlashItem("", "int8", (end - first,), first, end - first) for first, end in ranges)
+
+
+def stream_halves(needed: Sequence[Sequence[FlashItem]]) -> tuple[int, int]:
+    """Return the bytes of two buffers that the ranges of segments are read into in turn."""
+    sizes = [sum(-(-item.size // _ALIGN) * _ALIGN for item in ranges) for ranges in needed]
+    return max(sizes[0::2], default=0), max(sizes[1::2], default=0)
+
+
+def streamed_bytes(plan: Plan, prepared: PreparedGraph) -> int:
+    """Return the bytes of two buffers for all constants of a plan, read segment by segment (`--weights stream`)."""
+    reads, items = TrafficCounter(prepared.core).count_flash(plan, prepared.kernels_of(plan))
+    needed = [
+        stream_ranges([item for k, item in enumerate(items) if any(reads[o, k] for o in segment.ops)])
+        for segment in plan.segments
+    ]
+    return sum(stream_halves([ranges for ranges in needed if ranges]))
 
 
 def weight_reads(

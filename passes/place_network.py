@@ -28,7 +28,7 @@ from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
-from tvm_cascade.passes.copied_weights import weight_reads
+from tvm_cascade.passes.copied_weights import CopiedWeights, streamed_bytes, weight_reads
 from tvm_cascade.passes.timed_plans import timed_plans
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.counters import Counters
@@ -57,6 +57,8 @@ class _Placed:
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
     """Plan a request with named memories, or RAM for copied weights."""
+    if request.weights == "stream":
+        return _streamed(request, options, planned, progress)
     if request.memory:
         return plan_in_memories(request, options, planned, progress)
     return with_copies(planned(request, True, frozenset()), request)
@@ -246,6 +248,28 @@ def _rereads(plan: Plan, request: PlanRequest, placement: Placement, read: np.nd
         if float(read[k]) * (slow - fast) > block.size * (slow + fast + _COPYING):
             names.add(plan.graph.tensors[int(index)].name)
     return frozenset(names)
+
+
+def _streamed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
+    """Plan a network whose weights are read segment by segment into two buffers.
+
+    A cascade needs the weights of all its layers at once: the plan layer by layer is taken where its arena and buffers
+    together are smaller.
+    """
+    tried = [request, *([] if request.layerwise or request.stream_input else [replace(request, layerwise=True)])]
+    found: list[PlannedCandidate] = []
+    error: InfeasibleError | None = None
+    for asked in tried:
+        try:
+            one = placed(replace(asked, weights="linked"), options, planned, progress)
+        except InfeasibleError as why:
+            error = error or why
+            continue
+        found.append(replace(one, copied=CopiedWeights(bytes=streamed_bytes(one.plan, one.prepared))))
+    if not found:
+        assert error is not None
+        raise error
+    return min(found, key=lambda one: one.plan.peak + one.copied.bytes)
 
 
 def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:

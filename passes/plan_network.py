@@ -102,7 +102,7 @@ def plan_network(
         ) -> PlannedCandidate:
             return _plan_network(mod, asked, replace(source, staged=staged), progress, addressed, once[staged])
 
-        if request.memory or request.ram_weights or request.prefetch:
+        if request.memory or request.ram_weights or request.prefetch or request.weights == "stream":
             from tvm_cascade.passes.place_network import placed  # most plans lie in one memory
 
             found = placed(request, plan_options(request, source.core), planned, progress)

@@ -430,6 +430,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
                 asked = replace(asked, plan=replace(asked.plan, sram=planned.plan.peak))
         wait = limits.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
+        told = replace(told, storage=request.plan.weights)
         end = shorter_end(loaded, planned, limits, kernels) if own.sram is None else ""
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     need = told.need
@@ -796,6 +797,9 @@ def plan(
         Bytes of weights at most that are copied into RAM: by the first run; layer by layer, while the layer before computes.
     flash_wait : float, optional
         Cycles of a byte that is read from flash, beside the arithmetic. None: those of the machine, or none.
+    weights : str
+        Where they are stored: "linked" into the image, in a "section" of their own, in a "file" that the program binds by
+        pointer, or in that file and read layer by layer into two buffers in RAM ("stream").
 
     Returns
     -------

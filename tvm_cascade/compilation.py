@@ -4,6 +4,7 @@ last.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -187,7 +188,7 @@ def plan_for(
         told = pipeline.describe(
             planned, loaded, started, progress, whole=whole, flash=True, flash_wait=request.plan.flash_wait
         )
-    return planned, replace(told, limited=limit.limited)
+    return planned, replace(told, limited=limit.limited, storage=request.plan.weights)
 
 
 def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
@@ -262,7 +263,7 @@ def _project(
         if (need := made.told.need) is not None:  # of more than weights and tables the linker tells
             require_flash(need.constants, build.flash, need.constants, made.told.plan.graph.ops)
         try:
-            written = write_project(folder, made, asked, build, progress)
+            written = write_project(folder, made, asked, build, progress, model)
         except RamExceededError as error:
             beside, exceeded = error.other, error
             progress(f"{made.told.name}: {error.other} bytes beside the arena; planning again")
@@ -310,15 +311,32 @@ def compiled(
     name = loaded.name
     planned, told = plan_for(loaded, request, build, started, tell)
     tell(f"{name}: an arena of {planned.plan.peak} bytes; writing the project")
-    return Compiled(told, firmware.emit(planned, request.emit.name or name, build, request.emit), tuple(lines))
+    return Compiled(told, _emitted(planned, request.emit.name or name, build, request), tuple(lines))
+
+
+def _emitted(planned: pipeline.Planned, name: str, build: BuildOptions, request: Request) -> Emitted:
+    return firmware.emit(planned, name, build, request.emit, request.plan.weights)
+
+
+def _file(model: pipeline.Model | None) -> dict[str, str] | None:
+    """Return name and SHA-256 of a model's file; None for a module."""
+    if model is None or isinstance(model, IRModule):
+        return None
+    return {"file": Path(model).name, "sha256": hashlib.sha256(readable(model).read_bytes()).hexdigest()}
 
 
 def write_project(
-    folder: Path, made: Compiled, request: Request, build: BuildOptions, progress: Progress
+    folder: Path,
+    made: Compiled,
+    request: Request,
+    build: BuildOptions,
+    progress: Progress,
+    model: pipeline.Model | None = None,
 ) -> firmware.Written:
     """Write the project into `folder` atomically; keep files the user has edited or added in an older project there.
 
-    Raises `InfeasibleError` if the linked image exceeds the board.
+    `model` is what was compiled, for the record of its hash. Raises `InfeasibleError` if the linked image exceeds the
+    board.
     """
     written: list[firmware.Written] = []
     options = plan_options(request.plan, kernel_target(request.target, build.backend, build.optimise))
@@ -332,7 +350,7 @@ def write_project(
     cost = Cost(made.told.cycles, clock, request.time.watts)
     with publish(folder, keep) as staging:
         hook, plan = request.emit.hook, made.told.plan
-        written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress, cost))
+        written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress, cost, _file(model)))
     return written[0]
 
 
@@ -351,7 +369,7 @@ def describe_project(
 ) -> CompileResult:
     """Build the `CompileResult` from a plan and the project written for it; `seconds` is the total time."""
     plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock, "watts": request.time.watts}
-    plan |= {"weights_in": written.weights_in}
+    plan |= {"weights_in": written.weights_in, "ram_weight_bytes": written.ram_weight_bytes}
     return CompileResult(
         **plan,
         folder=folder,
@@ -361,7 +379,7 @@ def describe_project(
         flash_bytes=written.flash_bytes,
         elf=written.elf,
         files=written.files,
-        ram_weight_bytes=written.ram_weight_bytes,
+        stored=written.weights,
         stack_bytes=written.stack_bytes,
         unlinked=build.unlinked,
     )

@@ -324,6 +324,7 @@ def describe(
         file_macs=_file_macs(loaded, chosen),
         file_weight_bytes=file_weight_bytes(loaded.source or loaded.whole or loaded.mod),
         weights_in=_weights_in(chosen),
+        ram_weight_bytes=chosen.copied.bytes,
         waits=chosen.waits,
         traffic=chosen.traffic,
         placements=describe_placements(chosen.placements, chosen.least_cycles, sum(e.cycles for e in operators), whole),

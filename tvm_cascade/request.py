@@ -114,6 +114,19 @@ class PlanRequest(Asked):
     flash_wait: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "cycles"))] = (
         None  # cycles of a byte that is read from flash, beside the arithmetic; None: the board's file, or none
     )
+    weights: Annotated[str, checks.choice("linked", "section", "file", "stream")] = (
+        "linked"  # where they are stored: in the image, in a section of it, in a file bound by pointer or read by segments
+    )
+
+    def require_storable(self) -> Self:
+        """Return the request; raise `UsageError` for copies of weights that contradict where these are stored."""
+        if self.weights in ("file", "stream") and self.prefetch:
+            raise UsageError(
+                "--prefetch copies linked weights; --weights stream does the same with a file: leave one out"
+            )
+        if self.weights == "stream" and self.ram_weights:
+            raise UsageError("--weights stream reads all weights into buffers of its own: leave --ram-weights out")
+        return self
 
     def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
         """Return the request with a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""
@@ -342,7 +355,7 @@ def request_of(target: str, options: Mapping[str, Any], known: Collection[str] =
     return Request(
         target,
         LoadRequest.of(options),
-        PlanRequest.of(options),
+        PlanRequest.of(options).require_storable(),
         KernelRequest.of(options),
         EmitRequest.of(options),
         TimeRequest.of(options),
@@ -381,6 +394,7 @@ class PlanningKeywords(TypedDict, total=False):
     ram_weights: int | str
     prefetch: int | str
     flash_wait: float | None
+    weights: str
     input_shapes: Mapping[str, tuple[int, ...]] | None
     stored_io: bool
     until: str | Sequence[str]

@@ -111,6 +111,8 @@ class PlanResult:
     weights_in: Mapping[str, int] = field(
         default_factory=dict, kw_only=True
     )  # bytes of weights that are copied into memories that were named, by name
+    ram_weight_bytes: int = field(default=0, kw_only=True)  # of weights that are copied to RAM, beside the arena
+    storage: str = field(default="linked", kw_only=True)  # of the weights: linked, section, file or stream
     placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
     limited: bool = field(
@@ -176,7 +178,9 @@ class PlanResult:
         """Return the bytes the network takes on a board; None if its flash is unknown."""
         if self.flash is None:
             return None
-        return Need(self.plan.peak + sum(self.weights_in.values()), *self.flash)
+        constants, code = self.flash
+        copies = sum(self.weights_in.values()) or self.ram_weight_bytes
+        return Need(self.plan.peak + copies, 0 if self.storage in ("file", "stream") else constants, code)
 
     @property
     def fits(self) -> bool | None:
@@ -231,6 +235,7 @@ class PlanResult:
             "channel_groups": dict(self.groups),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "suggestions": list(self.suggestions),
+            "ram_weight_bytes": self.ram_weight_bytes,
             "fits": self.fits,
             "smallest_boards": list(self.smallest_boards),
             "seconds": self.seconds,
@@ -249,6 +254,22 @@ class PlanResult:
         if self.rewritten is not None:
             found["rewritten"] = self.rewritten
         return found
+
+    def _weights_text(self) -> list[str]:
+        """Format the line on weights that are not linked with the code; none for others."""
+        size = self.flash[0] if self.flash is not None else 0
+        if self.storage == "section":
+            return ["weights         in a section of their own, .tvm_weights, which your linker script places"]
+        if self.storage == "file":
+            return [
+                f"weights         {size} bytes in weights.bin, which your program binds by pointer: not in the image"
+            ]
+        if self.storage == "stream":
+            return [
+                f"weights         {size} bytes in weights.bin, read layer by layer into {self.ram_weight_bytes} bytes of RAM "
+                "beside the arena"
+            ]
+        return []
 
     def _frame_text(self) -> list[str]:
         """Format the lines on a sliding window's frame; none for other networks."""
@@ -364,6 +385,8 @@ class PlanResult:
             yield "states", f"{sum(s['bytes'] for s in states)} bytes of the arena are kept from call to call"
         for line in self._removed_text():
             yield "dead", line[16:]
+        for line in self._weights_text():
+            yield "weights", line[16:]
         for label, line in zip(("frame", "its work"), self._frame_text(), strict=False):
             yield label, line[16:]
 
@@ -372,6 +395,7 @@ class PlanResult:
         parts = [summary(self.plan, self.bounds, self.frontier), *self._removed_text(), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
+        parts += self._weights_text()
         if self.plan.placed:
             parts += ["", memory_table(self.plan, self.weights_in, self.traffic)]
         if self.placements is not None:
@@ -459,7 +483,9 @@ class CompileResult(PlanResult):
     flash_bytes: int | None = None
     elf: str | None = None  # relative to `folder`
     files: tuple[str, ...] = ()
-    ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
+    stored: schema.StoredWeights = field(  # where the weights are stored
+        default_factory=lambda: schema.StoredWeights(storage="linked", bytes=0, sha256="")
+    )
     stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
     unlinked: str = ""  # why no image was linked; empty where it was, and where none ever is
 
@@ -472,8 +498,8 @@ class CompileResult(PlanResult):
             "arena_bytes": self.plan.peak,
             "ram_bytes": self.ram_bytes,
             "flash_bytes": self.flash_bytes,
-            "ram_weight_bytes": self.ram_weight_bytes,
             "stack_bytes": self.stack_bytes,
+            "weights": self.stored,
             "elf": self.elf,
             "files": list(self.files),
         }
@@ -502,7 +528,7 @@ class CompileResult(PlanResult):
 
     def _figures(self) -> list[str]:
         """Return the figures of plan and image, a line each."""
-        lines = [summary(self.plan), *self._removed_text(), *self._frame_text()]
+        lines = [summary(self.plan), *self._removed_text(), *self._frame_text(), *self._weights_text()]
         if self.ram_bytes is not None:
             lines += [
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"
@@ -511,7 +537,7 @@ class CompileResult(PlanResult):
                 lines += [
                     f"stack           {self.stack_bytes} bytes at most, by its calls: {self.ram_bytes + self.stack_bytes} in all"
                 ]
-            if self.ram_weight_bytes:
+            if self.ram_weight_bytes and self.storage != "stream":
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
             lines += [f"flash           {bytes_and_unit(self.flash_bytes or 0)} of code, weights and tables"]
         if self.operators and self.board != "host":  # whose cycles nobody estimates

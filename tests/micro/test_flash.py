@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+import tvm_cascade
 from tvm_cascade.boards.board import FlashTool, load_board
 from tvm_cascade.cores import get_core
 from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.elf import memory_use, symbol_address
 from tvm_cascade.emit.image import Image
 from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.runs.flash import choose_tool, flash_folder, flash_image
+from tvm_cascade.testing import shapes
 
 DISCOVERY = load_board("stm32vldiscovery")
 
@@ -68,6 +71,30 @@ def test_one_probe_of_several(
     assert log.read_text().startswith(words)
     with pytest.raises(UsageError, match="no serial number of a debug probe"):
         flash_image(project, DISCOVERY, tool=tool, probe="x; shutdown")
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("pyocd", "pyocd flash --no-wait --format bin --base-address 0x8000000 --target stm32f100rb {file}"),
+        ("openocd", "openocd -f board/stm32vldiscovery.cfg -c program {{{file}}} 0x8000000 verify reset exit"),
+        ("st-flash", "st-flash --reset write {file} 0x08000000"),
+    ],
+)
+def test_a_file_of_weights_is_written_behind_the_image(
+    tmp_path: Path, arm_gcc: None, monkeypatch: pytest.MonkeyPatch, tool: str, words: str
+) -> None:
+    model = Path(shapes.__file__).parent / "data" / "shapes.tflite"
+    folder = tmp_path / "p"
+    tvm_cascade.compile(model, target="cortex-m3", board="stm32vldiscovery", output=folder, weights="file", link=False)
+    log = install(tmp_path, monkeypatch, tool)
+    result = flash_folder(folder, None, tool=tool)
+    file = result.elf.with_suffix(".with-weights.bin")
+    assert log.read_text().strip() == words.format(file=file.resolve())
+    at = symbol_address(result.elf, "__weights_start") - DISCOVERY.flash.origin
+    assert at >= memory_use(result.elf, DISCOVERY)[1]
+    assert file.read_bytes()[at:] == (folder / "weights.bin").read_bytes()
+    assert int.from_bytes(file.read_bytes()[:4], "little") == DISCOVERY.ram.end
 
 
 def test_binary_starts_with_the_vector_table(tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch) -> None:

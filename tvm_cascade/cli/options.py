@@ -210,6 +210,9 @@ _PLANNING = (
            "before it computes: by memcpy, or by your DMA controller behind port_copy_start and port_copy_wait."),
     option(PlanRequest, "flash_wait", "What a byte costs that is read from flash, beside the arithmetic. [default: the "
            "machine's, or nothing]", metavar="CYCLES"),
+    option(PlanRequest, "weights", "Where weights are stored: linked into the image; in a section of their own, .tvm_weights, "
+           "that your linker script places; in a file, weights.bin, that your program binds by pointer; or in that file, read "
+           "layer by layer by port_read_weights into two buffers in RAM (stream)."),
     TIME_LIMIT,
     option(KernelRequest, "database", "A file with instruction counts of kernels, which `compile --tune` writes. [default: "
            "those of the package alone]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import click
 
 _MODEL = ("target", "details", "report", "json")
-_MEMORY = ("sram", "ram", "flash", "memory", "stream-input", "stored-io")
+_MEMORY = ("sram", "ram", "flash", "weights", "memory", "stream-input", "stored-io")
 _TIME = ("max-time", "max-macs", "objective", "clock", "time-limit")
 _STREAMS = ("hop", "state")
 _CUTS = ("until", "from", "input-shape", "input-value")
@@ -98,6 +98,7 @@ _LINES = {  # what an option is, in a line
     "time-limit": "end searches after S seconds",
     "tracker": "measure on the servers of TVM's RPC tracker",
     "tune": "count variants of kernels in the emulator",
+    "weights": "linked, in a section, in a file, or streamed",
     "unit": "what is scheduled as one",
     "until": "end the network at these tensors of the file",
 }

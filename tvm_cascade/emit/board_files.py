@@ -14,6 +14,10 @@ from tvm_cascade.emit.template import fill_template, template
 
 _BOARD = "board.json"  # the board's own file
 _CONSTANTS = "        *(.rodata .rodata.*)\n        . = ALIGN(4);\n"
+_WEIGHTS = "*(.tvm_weights .tvm_weights.*)"  # of networks compiled with --weights section
+_WEIGHTS_PLACE = (
+    "    /* Weights of networks compiled with --weights section: name another memory here to place them there. */\n"
+)
 
 
 def add_board(folder: Path, board: Board, memories: Sequence[str] = ()) -> Path:
@@ -71,12 +75,14 @@ def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
         vectors = f"    BOOT (r) : ORIGIN = 0x{board.boot.origin:08X}, LENGTH = {size}\n{vectors}"
         words = "".join(f"        LONG(0x{word:08X})\n" for word in board.boot.words)
         sections = f"    .boot : {{\n{words}    }} > BOOT\n\n{sections}"
-    constants, offset = f"{_CONSTANTS}    }} > FLASH\n", ""
+    weights = f"\n{_WEIGHTS_PLACE}    .tvm_weights : {{ {_WEIGHTS} }} > FLASH\n"
+    constants, offset = f"{_CONSTANTS}    }} > FLASH\n{weights}", ""
     if board.flash_data is not None:  # the same bytes, at the address where loads find them
         offset = f" - 0x{board.flash.origin:08X} + 0x{board.flash_data:08X}"
         constants = (
             "        . = ALIGN(16);\n    } > FLASH\n\n"
-            f"    .rodata (LOADADDR(.text) + SIZEOF(.text){offset}) :\n    {{\n{_CONSTANTS}    }} > FLASH_DATA AT> FLASH\n"
+            f"    .rodata (LOADADDR(.text) + SIZEOF(.text){offset}) :\n    {{\n{_CONSTANTS}        {_WEIGHTS}\n"
+            "        . = ALIGN(4);\n    } > FLASH_DATA AT> FLASH\n"
         )
         regions += f"    FLASH_DATA (r) : ORIGIN = 0x{board.flash_data:08X}, LENGTH = {board.flash.bytes}\n"
     stack = ""

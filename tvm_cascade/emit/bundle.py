@@ -77,6 +77,7 @@ def make_bundle(
     """
     images = [read_image(Path(folder)) for folder in folders]
     _check(out, images)
+    _check_weights(images)
     if not keep_states:
         _check_states(images)
     on = find_board(images[0].folder, board or images[0].board)
@@ -130,6 +131,17 @@ def _check_memories(images: Sequence[Image], board: Board) -> None:
         lacking = [name for name in image.memory_names if name not in board.memories]
         if lacking:
             raise UsageError(f"{image.name} lies in {lacking[0]}: board {board.name} has no memory of that name")
+
+
+def _check_weights(images: Sequence[Image]) -> None:
+    """Raise `UsageError` for a network with weights in a file."""
+    for image in images:
+        stored = image.networks[0].interface.weights
+        if stored is not None and stored.in_file:
+            raise UsageError(
+                f"{image.name} has its weights in {stored.file}, and a bundle is one image that shares weights: compile it with "
+                "--weights linked or section"
+            )
 
 
 def _check_states(images: Sequence[Image]) -> None:

@@ -26,11 +26,12 @@ from tvm_cascade.emit.entry import emit_entry
 from tvm_cascade.emit.header import emit_header
 from tvm_cascade.emit.hot_weights import Copies
 from tvm_cascade.emit.names import network_identifier
-from tvm_cascade.emit.network import EmittedNetwork, Interface, NetworkMemory
+from tvm_cascade.emit.network import EmittedNetwork, Interface, NetworkMemory, StoredWeights
 from tvm_cascade.emit.placement import place_io, placed_states
 from tvm_cascade.emit.weights import Weights, emit_weights
+from tvm_cascade.emit.weights_file import FILE, identity, storage_of, weights_file
 from tvm_cascade.passes.copied_weights import CopiedWeights
-from tvm_cascade.schedules.driver.lower_plan import Lowered
+from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
 from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
@@ -230,13 +231,29 @@ def _kept(plan: Plan, use: MemoryUse) -> tuple[int, int]:
 
 def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
     """Emit the header, the source and the weights of a network, by file name."""
-    weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
-    texts = {
-        f"{c.name}.h": emit_header(c, c.name),
-        f"{c.name}.c": emit_entry(c, functions, helpers),
-        f"{c.name}_weights.c": emit_weights(c.name, weights),
-    }
-    return {name: text.encode() for name, text in texts.items()}
+    storage, weights = storage_of(c), Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
+    texts = {f"{c.name}.h": emit_header(c, c.name), f"{c.name}.c": emit_entry(c, functions, helpers)}
+    if storage == "stream":  # the driver's tables stay in the image
+        weights = Weights(lowered.flash[: weights.tables], _tables(lowered), weights.tables)
+    if storage != "file":
+        texts[f"{c.name}_weights.c"] = emit_weights(c.name, weights, storage == "section")
+    files = {name: text.encode() for name, text in texts.items()}
+    stored = c.interface.weights
+    return files | ({stored.file: weights_file(lowered.flash, stored.identity)} if stored and stored.in_file else {})
+
+
+def _tables(lowered: Lowered) -> tuple[FlashItem, ...]:
+    return tuple(item for item in lowered.flash_items if item.offset < lowered.table_bytes)
+
+
+def _stored(lowered: Lowered, storage: str, code: str) -> StoredWeights | None:
+    """Describe where weights are stored; `code` is the C text of all functions, and of compiled kernels their bytes."""
+    if storage == "linked":
+        return None
+    if storage == "section":
+        return StoredWeights(storage)
+    own = identity(code, lowered.flash[: lowered.table_bytes], lowered.flash_items)
+    return StoredWeights(storage, FILE, own, len(lowered.flash))
 
 
 def emit_network(
@@ -249,6 +266,7 @@ def emit_network(
     prelude: str = "",
     copied: CopiedWeights | None = None,
     cache: Cache = NO_CACHE,
+    storage: str = "linked",
 ) -> EmittedNetwork:
     """Emit the files of a network: header, source, weights, and for a `target` the object file with the kernels.
 
@@ -268,12 +286,18 @@ def emit_network(
         Constants that are copied to RAM and read there (`emit.hot_weights`).
     cache : Cache
         Keeps the kernels' code, each by itself; kernels of an object, which LLVM compiles together, as one.
+    storage : str
+        Where weights are stored, as `PlanRequest.weights` says. "stream" wants a plan lowered with a `segment_call`.
     """
     name = network_identifier(name)
     functions, files = _functions(lowered, name, target, cache)
     objects = tuple(files)
     helpers = needed(prelude, functions)
-    copies = hot_weights.copies_of(lowered, functions, copied or CopiedWeights())
+    stored = _stored(lowered, storage, repr((functions, helpers, files)))
+    if storage == "stream":
+        copies = hot_weights.streamed_copies(lowered, functions)
+    else:
+        copies = hot_weights.copies_of(lowered, functions, copied or CopiedWeights())
     functions = hot_weights.redirect(lowered, functions, name, copies)
     plan = lowered.plan
     placed = place_io(plan, io, lowered.hooked)
@@ -281,14 +305,23 @@ def emit_network(
     inputs, outputs = placed.own_inputs, placed.own_outputs
     kept = (0, 0) if plan.placed else _kept(plan, plan.memories[0])
     interface = Interface(
-        name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states, kept=kept
+        name,
+        inputs,
+        outputs,
+        plan.peak,
+        align,
+        requests,
+        memories=memories,
+        states=states,
+        kept=kept,
+        weights=stored,
     )
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
     files |= _texts(CInterface(interface, steps, copies), functions, helpers, lowered)
     return EmittedNetwork(
         name=name,
         files=files,
-        sources=(f"{name}.c", f"{name}_weights.c"),
+        sources=tuple(file for file in (f"{name}.c", f"{name}_weights.c") if file in files),
         objects=objects,
         inputs=inputs,
         outputs=outputs,
@@ -301,4 +334,5 @@ def emit_network(
         states=states,
         kept=kept,
         fixed=io.fixed,
+        weights=stored,
     )

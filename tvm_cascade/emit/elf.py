@@ -45,6 +45,19 @@ def read_sections(path: Path) -> tuple[Section, ...]:
         raise LoadError(path, "is no 32-bit little-endian ELF image, or a damaged one") from None
 
 
+def symbol_address(path: Path, name: str) -> int:
+    """Return a symbol's address in an image; raise `LoadError` if it has none of this name."""
+    from elftools.elf.elffile import ELFFile
+
+    read_sections(path)
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        found = table.get_symbol_by_name(name) if table is not None else None  # type: ignore[attr-defined]
+        if not found:
+            raise LoadError(path, f"has no symbol {name}: its linker script is of an older version")
+        return int(found[0]["st_value"])
+
+
 def memory_use(path: Path, board: Board) -> tuple[int, int]:
     """Measure (RAM bytes without the stack, flash bytes) of an image linked for `board`.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tvm_cascade.emit import weights_file
 from tvm_cascade.emit.c_interface import CInterface
 from tvm_cascade.emit.hot_weights import before_run, definition
 from tvm_cascade.emit.network import C_TYPES, NetworkMemory
@@ -44,7 +45,11 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
             *(["#include <math.h>"] if _MATHS.search(functions) else []),
             *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         ],
+        "weight_marks": weights_file.marks(c),
         "hot_weights": definition(name, c.copies),
+        "bind_weights": weights_file.definitions(c),
+        "require_weights": weights_file.before_run(c),
+        "weights_unread": weights_file.after_run(c),
         "fetch": _fetch(c),
         "hook": _hook(name) if c.hook else [],
         "refuse_if_any_runs": _unless_marked(refusal, can_fail),

@@ -6,6 +6,7 @@ networks. The kinds are modules in `micro.packages`.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def export_folder(
     hearing = None if front_end is None else read_hearing(front_end, writer.microphone)
     if hearing is not None and image.several:
         raise UsageError(f"--front-end is for one network, and {folder} holds several")
+    if hearing is not None and image.networks[0].interface.weights is not None:
+        raise UsageError(f"--front-end is for linked weights: compile {image.name} without --weights")
     name = c_identifier(folder.resolve().name, image.name) if image.several else image.name
     package = Package(name, image, hearing, golden or {}, _labels(image, labels))
     writer.refuse(package, out)
@@ -66,6 +69,9 @@ def export_folder(
         values = common_values(package) | writer.write(package, staging)
         for place, text in template_folder(writer.templates).items():
             write_file(staging / place.replace("NAME", package.name), fill_template(text, values))
+        for stored in (network.interface.weights for network in package.networks):
+            if stored is not None and stored.in_file:
+                shutil.copyfile(image.folder / stored.file, staging / stored.file)
         writer.finish(package, staging)
         return tuple(sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()))
 

@@ -7,13 +7,16 @@ alone (in a section of choice), an array shared by all networks of the image, or
 from __future__ import annotations
 
 import tvm_cascade
+from tvm_cascade.emit import weights_file
 from tvm_cascade.emit.c_interface import CInterface
 from tvm_cascade.emit.hot_weights import declaration
 from tvm_cascade.emit.names import c_comment
-from tvm_cascade.emit.network import C_TYPES
+from tvm_cascade.emit.network import C_TYPES, INTERFACE_VERSION
 from tvm_cascade.emit.states import declarations
 from tvm_cascade.emit.template import fill_template, template
 from tvm_cascade.tensor_spec import TensorSpec
+
+_FLASH = "/* Weights and tables, for the network's own files. */\nextern const uint32_t @name@_flash[];\n"
 
 
 def emit_header(c: CInterface, note: str) -> str:
@@ -40,6 +43,10 @@ def emit_header(c: CInterface, note: str) -> str:
         "when_busy": "\n".join(inside if c.calls_back else shared),
         "states": "".join(f"{line}\n" for line in declarations(c)),
         "weights": "".join(f"{line}\n" for line in declaration(name, c.copies)),
+        "interface_version": str(INTERFACE_VERSION),
+        "weight_errors": "".join(f"{line}\n" for line in weights_file.codes(c)),
+        "bind_weights": "".join(f"{line}\n" for line in weights_file.declarations(c)),
+        "flash": "" if weights_file.storage_of(c) == "file" else fill_template(_FLASH, {"name": name}),
     }
     return fill_template(template("network.h.in"), values)
 

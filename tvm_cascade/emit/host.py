@@ -47,21 +47,31 @@ class HostProgram:
     memories: tuple[tuple[int, int], ...] = ()  # start and bytes of each in the array; none: the arena alone
     states: tuple[PlacedState, ...] = ()  # kept from one call to the next
 
-    def save(self, folder: Path) -> dict[str, object]:
-        """Write the program's two files; returns the other fields as JSON-ready data for `load`."""
+    def save(self, folder: Path, file: bytes | None = None) -> dict[str, object]:
+        """Write the program's two files; returns the other fields as JSON-ready data for `load`.
+
+        `file` is the flash image in a network's file of weights: if it is this program's, too, it is not written again.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "program.ll").write_text(self.llvm)
-        (folder / "flash.bin").write_bytes(self.flash)
+        if file != self.flash:
+            (folder / "flash.bin").write_bytes(self.flash)
         sides = {"inputs": [_to_dict(s) for s in self.inputs], "outputs": [_to_dict(s) for s in self.outputs]}
         placed: dict[str, object] = {"memories": self.memories} if self.memories else {}
+        placed |= {"reads_weights_file": True} if file == self.flash else {}
         placed |= {"states": [state.to_dict() for state in self.states]} if self.states else {}
         return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides, **placed}
 
     @classmethod
-    def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
-        """Read the files written by `save`. Raises `UsageError` if files are missing."""
+    def load(cls, folder: Path, data: Mapping[str, object], file: bytes | None = None) -> HostProgram:
+        """Read the files written by `save`, and take a flash image saved in a network's file of weights from `file`.
+
+        Raises `UsageError` if files are missing.
+        """
         try:
-            llvm, flash = (folder / "program.ll").read_text(), (folder / "flash.bin").read_bytes()
+            llvm = (folder / "program.ll").read_text()
+            shared = file is not None and "reads_weights_file" in data
+            flash = file if file is not None and shared else (folder / "flash.bin").read_bytes()
         except OSError as error:
             raise UsageError(f"{folder}: no host program here ({error.strerror}); compile again") from None
         sides = {}

@@ -7,8 +7,9 @@ plan (`passes.copied_weights`) are copied into arrays, and the driver's pointers
 - *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs with weights in one half, the next
   segment's weights are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call memcpy,
   replaceable by a DMA controller's.
+- *streamed*: as prefetched, but all constants, read from a file of weights by `port_read_weights` (`emit.weights_file`).
 
-Both lie in a section of the user's choice: by default in bss or, for a network placed in several memories, in the
+All lie in a section of the user's choice: by default in bss or, for a network placed in several memories, in the
 memory named by the plan.
 """
 
@@ -18,12 +19,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tvm_cascade.passes.copied_weights import CopiedWeights
+from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.copied_weights import CopiedWeights, stream_halves, stream_ranges
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 
 POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # C pointer into the flash image
 ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
+HEADER_BYTES = 64  # of a file of weights, in front of the flash image
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,10 @@ class Copies:
 
     hot: tuple[HotWeight, ...] = ()
     prefetched: Mapping[int, tuple[HotWeight, ...]] = field(default_factory=dict)  # by segment of the plan
-    half: int = 0  # bytes of a half of the double buffer
+    halves: tuple[int, int] = (0, 0)  # bytes of the two halves of the double buffer
     segments: int = 0  # of the plan
     memory: str = ""  # that both arrays lie in; "" for bss
+    streamed: bool = False  # whether `prefetched` are ranges of a file of weights
 
     @property
     def hot_bytes(self) -> int:
@@ -52,7 +56,12 @@ class Copies:
     @property
     def bytes(self) -> int:
         """Return the bytes of both arrays."""
-        return self.hot_bytes + 2 * self.half
+        return self.hot_bytes + sum(self.halves)
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """Return the start in the double buffer of the half used by each segment."""
+        return {segment: self.halves[0] * (k % 2) for k, segment in enumerate(self.prefetched)}
 
     def __bool__(self) -> bool:
         return bool(self.hot or self.prefetched)
@@ -65,7 +74,31 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
     ahead = {s: _laid_out(items, _pointed(lowered, parts.get(s, ""))) for s, items in copied.prefetched.items()}
     ahead = {s: weights for s, weights in ahead.items() if weights}
     half = max((_end(weights) for weights in ahead.values()), default=0)
-    return Copies(hot, ahead, half, len(lowered.plan.segments), copied.memory if hot or ahead else "")
+    return Copies(hot, ahead, (half, half), len(lowered.plan.segments), copied.memory if hot or ahead else "")
+
+
+def streamed_copies(lowered: Lowered, text: str) -> Copies:
+    """Lay out all constants pointed to by the driver's C `text`, by segment, for reading from a file of weights.
+
+    Raises `UsageError` if the driver points to constants outside of segments.
+    """
+    needed = {s: _constants(lowered, part) for s, part in _parts(lowered, text)}
+    if {i for items in needed.values() for i in items} != set(_constants(lowered, text)):
+        raise UsageError("--weights stream: constants are read outside of the plan's segments; take --weights file")
+    ranges = {segment: stream_ranges(items) for segment, items in needed.items() if items}
+    placed = {segment: _in_buffer(items) for segment, items in ranges.items()}
+    return Copies((), placed, stream_halves(tuple(ranges.values())), len(lowered.plan.segments), streamed=True)
+
+
+def _constants(lowered: Lowered, text: str) -> list[FlashItem]:
+    return [item for item in _pointed(lowered, text) if item.offset >= lowered.table_bytes]
+
+
+def _in_buffer(ranges: Sequence[FlashItem]) -> tuple[HotWeight, ...]:
+    placed: list[HotWeight] = []
+    for item in ranges:
+        placed.append(HotWeight(item, _end(placed)))
+    return tuple(placed)
 
 
 def _laid_out(items: Sequence[FlashItem], pointed: Sequence[FlashItem]) -> tuple[HotWeight, ...]:
@@ -97,10 +130,10 @@ def _parts(lowered: Lowered, text: str) -> list[tuple[int, str]]:
 
 def redirect(lowered: Lowered, text: str, name: str, copies: Copies) -> str:
     """Redirect the driver's pointers from copied constants into the arrays of copies."""
-    order = list(copies.prefetched)
+    starts = copies.starts
     for segment, part in _parts(lowered, text):
         if segment in copies.prefetched:
-            shift = copies.half * (order.index(segment) % 2)
+            shift = starts[segment]
             text = text.replace(part, _redirected(part, f"{name}_prefetched", copies.prefetched[segment], shift), 1)
     text = _redirected(text, f"{name}_hot", copies.hot, 0)
     return mark_unused_flash(text, name) if copies else text
@@ -174,45 +207,39 @@ def _prefetched_definition(name: str, copies: Copies) -> list[str]:
     """
     if not copies.prefetched:
         return []
-    order = list(copies.prefetched)
+    order, starts = list(copies.prefetched), copies.starts
     rows, first = list[str](), [0] * (copies.segments + 2)
     for k, segment in enumerate(order):
         begins = 0 if k == 0 else order[k - 1] + 1
         for w in copies.prefetched[segment]:
-            rows.append(f"    {{{_source(name, w.item)}, {copies.half * (k % 2) + w.offset}u, {w.item.size}u}},")
+            source = f"{HEADER_BYTES + w.item.offset}u" if copies.streamed else _source(name, w.item)
+            rows.append(f"    {{{source}, {starts[segment] + w.offset}u, {w.item.size}u}},")
         first[begins + 1] = len(copies.prefetched[segment])
     for k in range(1, len(first)):
         first[k] += first[k - 1]
     reads = ", ".join(str(int(k in copies.prefetched)) for k in range(copies.segments))
+    source = "uint32_t from" if copies.streamed else "const uint8_t *from"
+    wait = "port_wait_weights" if copies.streamed else "port_copy_wait"
     return [
-        _array(name, "prefetched", 2 * copies.half),
-        f"static const struct {{ const uint8_t *from; uint32_t to; uint32_t bytes; }} {name}_copies[] = {{",
+        _array(name, "prefetched", max(sum(copies.halves), HEADER_BYTES if copies.streamed else 0)),
+        f"static const struct {{ {source}; uint32_t to; uint32_t bytes; }} {name}_copies[] = {{",
         *rows,
         "};",
         "/* copies that start before the run, and where every segment begins; which segments read what was copied */",
         f"static const uint16_t {name}_first_copy[] = {{{', '.join(map(str, first))}}};",
         f"static const uint8_t {name}_reads_copies[] = {{{reads}}};",
         "",
-        "#if defined(__GNUC__)",
-        "__attribute__((weak)) void port_copy_start(void *to, const void *from, uint32_t bytes) {",
-        "    memcpy(to, from, bytes);",
-        "}",
-        "",
-        "__attribute__((weak)) void port_copy_wait(void) {",
-        "}",
-        "#endif",
-        "",
+        *(_WEAK_WAIT if copies.streamed else _WEAK_COPIES),
         f"static void {name}_start_copies(int32_t row) {{",
         "    uint32_t k;",
         f"    for (k = {name}_first_copy[row]; k < {name}_first_copy[row + 1]; ++k) {{",
-        f"        port_copy_start(&((uint8_t*){name}_prefetched)[{name}_copies[k].to], {name}_copies[k].from, "
-        f"{name}_copies[k].bytes);",
+        *_started(name, copies),
         "    }",
         "}",
         "",
         f"static int32_t {segment_symbol(name)}(int32_t segment) {{",
         f"    if ({name}_reads_copies[segment] != 0u) {{",
-        "        port_copy_wait();",
+        f"        {wait}();",
         "    }",
         f"    {name}_start_copies(segment + 1);",
         "    return 0;",
@@ -221,10 +248,46 @@ def _prefetched_definition(name: str, copies: Copies) -> list[str]:
     ]
 
 
+_WEAK_COPIES = (
+    "#if defined(__GNUC__)",
+    "__attribute__((weak)) void port_copy_start(void *to, const void *from, uint32_t bytes) {",
+    "    memcpy(to, from, bytes);",
+    "}",
+    "",
+    "__attribute__((weak)) void port_copy_wait(void) {",
+    "}",
+    "#endif",
+    "",
+)
+_WEAK_WAIT = (
+    "#if defined(__GNUC__)",
+    "__attribute__((weak)) void port_wait_weights(void) {",
+    "}",
+    "#endif",
+    "",
+)
+
+
+def _started(name: str, copies: Copies) -> list[str]:
+    """Write C statements that start copy `k`; a range that cannot be read marks the run as failed."""
+    to, row = f"&((uint8_t*){name}_prefetched)[{name}_copies[k].to]", f"{name}_copies[k]"
+    if not copies.streamed:
+        return [f"        port_copy_start({to}, {row}.from, {row}.bytes);"]
+    return [
+        f"        if (port_read_weights({row}.from, {row}.bytes, {to}) != 0) {{",
+        f"            {name}_unread = 1u;",
+        "        }",
+    ]
+
+
 def before_run(name: str, copies: Copies) -> list[str]:
     """Write C statements for the start of a run; a run ended early may have left copies behind."""
     lines = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if copies.hot else []
-    return lines + (["    port_copy_wait();", f"    {name}_start_copies(0);"] if copies.prefetched else [])
+    if not copies.prefetched:
+        return lines
+    if copies.streamed:
+        return [*lines, f"    {name}_unread = 0u;", "    port_wait_weights();", f"    {name}_start_copies(0);"]
+    return [*lines, "    port_copy_wait();", f"    {name}_start_copies(0);"]
 
 
 def segment_symbol(name: str) -> str:
@@ -243,9 +306,9 @@ def declaration(name: str, copies: Copies) -> list[str]:
             f"void {name}_load_weights(void);",
             "",
         ]
-    if copies.prefetched:
+    if copies.prefetched and not copies.streamed:
         lines += [
-            f"/* Weights are copied to RAM layer by layer, into two times {copies.half} bytes {where}",
+            f"/* Weights are copied to RAM layer by layer, into two times {copies.halves[0]} bytes {where}",
             " * your build's choice, by these functions. Write your own for a DMA controller: the first may return at once,",
             " * the second returns when all copies that were started have ended. */",
             "void port_copy_start(void *to, const void *from, uint32_t bytes);",

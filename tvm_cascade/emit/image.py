@@ -228,6 +228,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         states=interface.states,
         kept=interface.kept,
         fixed=interface.fixed,
+        weights=interface.weights,
     )
 
 

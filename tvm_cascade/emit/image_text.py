@@ -108,13 +108,44 @@ def _readme_values(image: Image, board: Board) -> dict[str, str]:
         f"| `{name}` | {_KINDS.get(name.rsplit('.', 1)[-1], 'generated')} |"
         for name in (*network.objects, *network.sources)
     ]
+    rows += [f"| `{name}` | the weights, for memory of your choice |" for name in _in_file(network)]
     return {
         **how_to_run,
         "file_rows": "\n".join(rows),
         "serial_row": _SERIAL_ROW if board.uart is not None else "",
+        "stay": "" if _in_file(network) else ", weights stay in flash",
+        "weights": _weights(network),
         "list_inputs": describe("inputs", network.inputs, "- "),
         "list_outputs": describe("outputs", network.outputs, "- "),
     }
+
+
+def _in_file(network: Network) -> tuple[str, ...]:
+    """Return the name of the network's file of weights, if it has one."""
+    stored = network.interface.weights
+    return (stored.file,) if stored is not None and stored.in_file else ()
+
+
+def _weights(network: Network) -> str:
+    """Write the README's paragraph on weights that are not linked with the code; empty for others."""
+    name, stored = network.name, network.interface.weights
+    if stored is None:
+        return ""
+    if not stored.in_file:
+        return (
+            f"Weights lie in the section `.tvm_weights` (`-D{name.upper()}_FLASH_SECTION` names another): `boards/*/link.ld`\n"
+            "says in which memory. An edited `link.ld` stays as it is.\n\n"
+        )
+    what = {
+        "file": f"give its place to `{name}_bind_weights`: any memory that the core addresses, at a multiple of 8 bytes. The\n"
+        "example, and `tvm-cascade flash`, take the flash behind the image.",
+        "stream": f"write a `port_read_weights` that reads it in parts, and call `{name}_bind_weights`.",
+    }
+    return (
+        f"Weights are not in the image: they are `{stored.file}`. Before the first run {what[stored.storage]}\n"
+        f"A file that does not belong to the code is refused (errors in `{name}.h`). The network trained again and compiled\n"
+        "with the same options has the same code, mostly: then its file replaces this one, and nothing is linked again.\n\n"
+    )
 
 
 def _how_to_run(image: Image, board: Board) -> str:

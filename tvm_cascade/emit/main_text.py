@@ -108,9 +108,34 @@ def _main_of_one(network: Network) -> dict[str, str]:
         "application_readers": "".join(user_callback(spec, spec.c_name) for spec in streamed),
         "application_inputs": "".join(f"        inputs.{spec.c_name} = read_{spec.c_name};\n" for spec in streamed),
         "write_outputs": "\n".join(write),
+        **_weights(network),
         "describe_inputs": describe("inputs", network.inputs, "         * "),
         "describe_outputs": describe("outputs", network.outputs, "         * "),
     }
+
+
+def _weights(network: Network) -> dict[str, str]:
+    """Write the parts of `main.c` that bind a network's file of weights; empty for linked weights."""
+    keys = ("weights_port", "bind_measured", "application_port", "bind_weights")
+    stored = network.interface.weights
+    if stored is None or not stored.in_file:
+        return {key: "" for key in keys} | {"measured_run": f"{network.name}_run(&inputs, &outputs)"}
+    values = {"name": network.name, "NAME": network.name.upper()}
+    parts = {key: fill_template(template(f"main_{stored.storage}_{key}.c.in"), values) for key in keys}
+    return parts | {"measured_run": f"bound != 0 ? bound : {network.name}_run(&inputs, &outputs)"}
+
+
+def _serial_weights(network: Network) -> tuple[str, str]:
+    """Write what the serial program binds its file of weights with: functions, and statements; "" for linked weights."""
+    stored = network.interface.weights
+    if stored is None or not stored.in_file:
+        return "", ""
+    values = {"name": network.name, "NAME": network.name.upper()}
+    port = fill_template(template(f"main_{stored.storage}_weights_port.c.in"), values)
+    size = "(uint32_t)(__weights_end - __weights_start)"
+    if stored.storage == "stream":
+        return port, f"    weights_bytes = {size};\n    (void){network.name}_bind_weights();\n"
+    return port, f"    (void){network.name}_bind_weights(__weights_start, {size});\n"
 
 
 def paint(network: Network, pattern: str) -> list[str]:
@@ -229,9 +254,12 @@ def _serial_source(network: Network) -> str:
         f"    s->inputs.{spec.c_name} = read_{spec.c_name};\n    s->inputs.{spec.c_name}_context = s;"
         for spec in streamed
     ]
+    port, bind = _serial_weights(network)
     values = {
         "name": network.name,
         "NAME": upper,
+        "weights_port": port,
+        "bind_weights": bind,
         "digest": f"0x{network.interface.digest:08X}",
         "input_count": str(len(whole)),
         "output_count": str(len(network.outputs)),

@@ -29,6 +29,7 @@ C_TYPES: Mapping[str, str] = MappingProxyType(
         **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
+INTERFACE_VERSION = 1  # of the emitted headers and of metadata.json: a change that breaks their readers counts it up
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -94,6 +95,21 @@ class PlacedState:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """Where a network's weights are stored, other than linked with the rest of its constants."""
+
+    storage: str  # section, file or stream
+    file: str = ""  # its name; "" for a section
+    identity: str = ""  # of the network that the file is for (`emit.weights_file`), in hexadecimal
+    bytes: int = 0  # of the flash image in the file
+
+    @property
+    def in_file(self) -> bool:
+        """Return True if the weights are in a file, and not in the image."""
+        return bool(self.file)
+
+
+@dataclass(frozen=True, slots=True)
 class Interface:
     """The interface of a compiled network: names, inputs, outputs and arena, as a run needs them."""
 
@@ -109,6 +125,7 @@ class Interface:
     states: tuple[PlacedState, ...] = ()  # kept from one run to the next
     kept: tuple[int, int] = (0, 0)  # begin and bytes of the states in the arena, where no memories were named
     fixed: tuple[FixedInput, ...] = ()  # inputs of the model's file that are folded in
+    weights: StoredWeights | None = None  # None: linked with the network's constants
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
@@ -134,7 +151,8 @@ class Interface:
         made |= {"cut": asdict(self.cut), "memories": [asdict(one) for one in self.memories]}
         made |= {"states": [state.to_dict() for state in self.states]}
         made |= {"fixed": [one.to_dict() for one in self.fixed]}
-        absent = {key for key in ("memories", "states", "fixed") if not made[key]}
+        made |= {"weights": None if self.weights is None else asdict(self.weights)}
+        absent = {key for key in ("memories", "states", "fixed", "weights") if not made[key]}
         absent |= {"kept"} if not self.kept[1] else set()
         return {key: value for key, value in made.items() if key not in absent}
 
@@ -151,6 +169,7 @@ class Interface:
         given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories, "states": states}
         given["kept"] = tuple(data.get("kept", (0, 0)))
         given["fixed"] = tuple(FixedInput.from_dict(one) for one in data.get("fixed", ()))
+        given["weights"] = StoredWeights(**data["weights"]) if data.get("weights") else None
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
@@ -242,7 +261,8 @@ class Network:
     @property
     def files(self) -> tuple[str, ...]:
         """Return the names of all files, the header first."""
-        return (f"{self.name}.h", *self.sources, *self.objects)
+        weights = self.interface.weights
+        return (f"{self.name}.h", *self.sources, *self.objects, *([weights.file] if weights and weights.file else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +285,7 @@ class EmittedNetwork:
     states: tuple[PlacedState, ...] = ()  # see `Interface`
     kept: tuple[int, int] = (0, 0)  # see `Interface`
     fixed: tuple[FixedInput, ...] = ()  # see `Interface`
+    weights: StoredWeights | None = None  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -283,7 +304,7 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept, self.fixed)
+        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept, self.fixed, self.weights)
         return Interface(self.name, self.inputs, self.outputs, *place, *more)
 
     @property

@@ -86,8 +86,9 @@ class Package:
         shared = "".join(f"#ifndef {name}\n#define {name}\n#endif\n" for name in self.image.defines)
         about = "/* The networks of this package share one arena. */\n" if shared else ""
         for network in self.networks:
-            header = f"{network.name}.h"
-            yield header, about + shared + self._text(header)
+            header, stored = f"{network.name}.h", network.interface.weights
+            section = _SECTION.format(network.name.upper()) if stored is not None and not stored.in_file else ""
+            yield header, about + shared + section + self._text(header)
         if self.image.shared_weight_bytes:
             yield HEADER, self._text(HEADER)
         for network in filter(self.extended, self.networks):
@@ -185,6 +186,36 @@ def memory_table(package: Package) -> str:
     return f"\n{about}\n\n" + "\n".join(rows) + "\n"
 
 
+# every linker script has .rodata.*; the build may name another section
+_SECTION = '#ifndef {0}_FLASH_SECTION\n#define {0}_FLASH_SECTION ".rodata.tvm_weights"\n#endif\n'
+
+
+def weights_note(package: Package) -> str:
+    """Write README lines on weights that are not linked with the code; empty for others."""
+    notes: list[str] = []
+    for network in package.networks:
+        name, stored = network.name, network.interface.weights
+        if stored is None:
+            continue
+        if not stored.in_file:
+            macro = f"{name.upper()}_FLASH_SECTION"
+            notes.append(
+                f"The weights of `{name}` lie in a section of their own, `.rodata.tvm_weights`. To place them elsewhere, such\n"
+                f"as in external flash, name a section of your linker script: `-D{macro}='\".section\"'`.\n"
+            )
+        elif stored.storage == "file":
+            notes.append(
+                f"The weights of `{name}` are not linked: write `{stored.file}` to any memory that the core addresses, at a\n"
+                f"multiple of 8 bytes, and give its place to `{name}_bind_weights` before the first run, as the example does.\n"
+            )
+        else:
+            notes.append(
+                f"The weights of `{name}` are not linked: they are `{stored.file}`, which your `port_read_weights` reads in\n"
+                f"parts. `{name}_bind_weights` checks the file before the first run, as the example does.\n"
+            )
+    return "".join(f"\n{note}" for note in notes)
+
+
 def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
     """Write the C sources into one folder and the headers, behind the text `before`, into another."""
     for source, text in package.sources():
@@ -228,7 +259,7 @@ def common_values(package: Package) -> dict[str, str]:
         "arena_bytes": str(package.image.arena_bytes),
         "what": f"{len(names)} neural networks" if several else "A neural network",
         "flags": " ".join(package.flags),
-        "memories": memory_table(package),
+        "memories": memory_table(package) + weights_note(package),
         "includes": "\n".join(f'#include "{name}.h"' for name in headers),
         "library_includes": "\n".join(f"#include <{name}.h>" for name in headers),
         "include_words": ", ".join(f"`{name}.h`" for name in names),
@@ -321,15 +352,17 @@ def _call(network: Network, hearing: Hearing | None, classed: bool = False) -> s
     about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
     if hearing is not None:
         return example_call(network, hearing, about_outputs)
+    functions, bind = _bound(network)
     return (
-        "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
+        functions
+        + "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
         + (f"\nstatic uint32_t class_{name}; /* of the last call */\n" if classed else "")
         + f"""
 static int32_t call_{name}(void)
 {{
     struct {name}_inputs inputs;
     struct {name}_outputs outputs;
-
+{bind}
     (void){name}_map_inputs(&inputs);
     (void){name}_map_outputs(&outputs);
 """
@@ -346,6 +379,28 @@ static int32_t call_{name}(void)
         + """    return status;
 }
 """
+    )
+
+
+def _bound(network: Network) -> tuple[str, str]:
+    """Write what an example binds a file of weights with: functions, and statements; "" for linked weights."""
+    name, stored = network.name, network.interface.weights
+    if stored is None or not stored.in_file:
+        return "", ""
+    if stored.storage == "stream":
+        functions = fill_template(template("main_stream_application_port.c.in"), {"name": name})
+        found, given = "", ""
+    else:
+        functions = (
+            f"\n/* USER CODE: where {stored.file} lies, and the bytes of the memory from there on. */\n"
+            f"static const void *{name}_weights(size_t *bytes)\n{{\n    *bytes = 0;\n    return NULL;\n}}\n"
+        )
+        found = f"        size_t bytes;\n        const void *weights = {name}_weights(&bytes);\n"
+        given = "weights, bytes"
+    refused = "            return refused;\n"
+    return functions, (
+        f"    static int bound;\n\n    if (!bound) {{\n{found}        const int32_t refused = {name}_bind_weights({given});\n"
+        f"        if (refused != 0) {{\n{refused}        }}\n        bound = 1;\n    }}"
     )
 
 

@@ -28,8 +28,11 @@ class Weights:
     tables: int
 
 
-def emit_weights(name: str, weights: Weights) -> str:
-    """Write the flash image in C as a const array of little-endian 32-bit words; comments list every constant's offset."""
+def emit_weights(name: str, weights: Weights, section: bool = False) -> str:
+    """Write the flash image in C as a const array of little-endian 32-bit words; comments list every constant's offset.
+
+    With `section` the array lies in a section of its own, `.tvm_weights` unless the build names another.
+    """
     count = max(1, -(-len(weights.data) // 8) * 2)
     tables = f"{len(weights.data)} bytes, tables in the first {weights.tables}."
     lines = [f"/* Weights, tables and traces of {c_comment(name)}: {tables} */", f'#include "{name}.h"', ""]
@@ -37,6 +40,10 @@ def emit_weights(name: str, weights: Weights) -> str:
         f"/* {i.offset:8d} {i.size:8d} bytes  {i.dtype}{list(i.shape)}  {c_comment(i.label)} */" for i in weights.items
     ]
     head = f"{name.upper()}_ALIGNED(8) const uint32_t {name}_flash[{count}]"
+    if section:
+        macro = f"{name.upper()}_FLASH_SECTION"
+        lines += ["", f"#ifndef {macro}", f'#define {macro} ".tvm_weights"', "#endif"]
+        head = head.replace(" const ", f" {name.upper()}_SECTION({macro}) const ", 1)
     return "\n".join([*lines, "", *words(head, weights.data)])
 
 

@@ -101,6 +101,6 @@ def _shared_weights(networks: Sequence[EmittedNetwork]) -> SharedWeights:
     texts = {
         n.name: (n.files[code].decode(), n.files[weights].decode())
         for n, (code, weights) in zip(networks, sources.values(), strict=True)
-        if {code, weights} <= set(n.sources)
+        if {code, weights} <= set(n.sources) and n.weights is None
     }
     return share(texts)

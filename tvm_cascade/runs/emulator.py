@@ -23,7 +23,9 @@ from typing import Protocol
 import numpy as np
 
 from tvm_cascade.boards.board import Board, Counter
+from tvm_cascade.emit.elf import symbol_address
 from tvm_cascade.emit.network import NetworkMemory
+from tvm_cascade.emit.weights_file import error_name
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -85,11 +87,14 @@ def run(
     interface: Runnable,
     inputs: Sequence[Sequence[np.ndarray]],
     timeout_s: float = 600.0,
+    weights: Path | None = None,
 ) -> RunResult:
     """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in interface order).
 
-    Raises `MissingToolError` without QEMU, `UsageError` for inputs of wrong type or size, `FirmwareError` if the
-    firmware faults or fails, `ToolError` on a timeout.
+    `weights` is a network's file of weights, which is loaded into the flash behind the image.
+
+    Raises `MissingToolError` without QEMU, `UsageError` for inputs of wrong type or size and weights that do not fit,
+    `FirmwareError` if the firmware faults or fails, `ToolError` on a timeout.
     """
     qemu = find_qemu(board)
     if not inputs:
@@ -100,7 +105,7 @@ def run(
         jobs = []
         try:
             for pattern, data in zip(PATTERNS, (packed, packed[:1]), strict=True):
-                jobs.append(_Job(qemu, elf, board, Path(folder) / f"{pattern:02x}", pattern, data))
+                jobs.append(_Job(qemu, elf, board, Path(folder) / f"{pattern:02x}", pattern, data, weights))
             main, again = (job.finish(interface, started + timeout_s) for job in jobs)
         finally:
             for job in jobs:
@@ -169,16 +174,49 @@ def emulator_command(board: Board, elf: Path) -> list[str]:
     ]  # fmt: skip
 
 
+def _loader(elf: Path, board: Board, weights: Path) -> list[str]:
+    """Build QEMU's options that load a file of weights into the flash behind the image.
+
+    Raises `UsageError` if the rest of the flash is too small.
+    """
+    start, end = (symbol_address(elf, name) for name in ("__weights_start", "__weights_end"))
+    size = weights.stat().st_size
+    if size > end - start:
+        raise UsageError(
+            f"{weights} has {size} bytes, and behind the image {max(end - start, 0)} bytes of the flash of {board.name} are "
+            "free: run it on a --board with more flash, or in this process (--board host)"
+        )
+    name = str(weights.resolve()).replace(",", ",,")
+    return ["-device", f"loader,file={name},addr=0x{start:x},force-raw=on"] if size else []
+
+
 class _Job:
     """A QEMU process in a separate folder."""
 
-    def __init__(self, qemu: str, elf: Path, board: Board, folder: Path, pattern: int, packed: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        qemu: str,
+        elf: Path,
+        board: Board,
+        folder: Path,
+        pattern: int,
+        packed: Sequence[bytes],
+        weights: Path | None = None,
+    ) -> None:
         folder.mkdir()
         self.folder, self.elf, self.board, self.count = folder, elf, board, len(packed)
-        (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(_START + data for data in packed))
+        head, loaded = struct.pack("<I", pattern), list[str]()
+        if weights is not None:
+            head += struct.pack("<I", weights.stat().st_size)
+            loaded = _loader(elf, board, weights)
+        (folder / "inputs.bin").write_bytes(head + b"".join(_START + data for data in packed))
         with (folder / "console.txt").open("wb") as console:
             self.process = subprocess.Popen(
-                emulator_command(board, elf), cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+                [*emulator_command(board, elf), *loaded],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
             )
 
     def stop(self) -> None:
@@ -220,7 +258,9 @@ class _Job:
         status, *touched, stack, low, low_after, coarse, coarse_after = measured.unpack(data[-measured.size :])
         name, counter = self.elf.name, self.board.counter
         if status != 0:
-            raise FirmwareError(f"{name} on {self.board.name}: the network returned {status}")
+            meaning = error_name(status)
+            told = f"{status}, {meaning}" if meaning else str(status)
+            raise FirmwareError(f"{name} on {self.board.name}: the network returned {told}")
         ticks = counter.ticks((low, low_after), (coarse, coarse_after)) if counter else 0
         if counter:
             ticks -= counter.ticks((0, overhead), (0, 0))

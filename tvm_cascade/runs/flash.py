@@ -13,6 +13,7 @@ from pathlib import Path
 from tvm_cascade.boards.board import Board, list_boards, load_board
 from tvm_cascade.boards.target_table import programmers
 from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.elf import symbol_address
 from tvm_cascade.emit.image import Image, read_image
 from tvm_cascade.emit.toolchain import build_image, find_tool, run_tool
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
@@ -89,9 +90,29 @@ def flash_image(
         raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)
     elf = build_image(image, board, kind).elf
+    weights = _weights(image)
     if chosen == "uf2":
+        if weights:
+            raise UsageError(
+                f"{weights[0].name} does not go through the boot ROM, which takes an image: use another --tool"
+            )
         return FlashResult(_copied(board, elf), chosen, ())
-    command = _command(chosen, board, elf.resolve(), probe)
+    if weights:
+        command = _command(chosen, board, _with_weights(board, elf, weights[0]).resolve(), probe, _first(board))
+    else:
+        command = _command(chosen, board, elf.resolve(), probe)
+    _write(command, chosen, board, probe, timeout_s)
+    return FlashResult(elf, chosen, command)
+
+
+def _weights(image: Image) -> tuple[Path, ...]:
+    """Return the network's file of weights, if it has one, which is written behind the image."""
+    stored = (network.interface.weights for network in image.networks)
+    return tuple(image.folder / one.file for one in stored if one is not None and one.in_file)
+
+
+def _write(command: tuple[str, ...], chosen: str, board: Board, probe: str | None, timeout_s: float) -> None:
+    """Run a tool that writes to the board; raise `ToolError` if it fails or takes too long."""
     try:
         # no input: a tool that asks which probe to take must fail, not wait
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
@@ -103,7 +124,6 @@ def flash_image(
     if done.returncode != 0:
         said = _complaint(_text(done.stdout), _text(done.stderr))
         raise ToolError(f"{chosen} failed: {said}; {_advice(chosen, board, said, probe)}")
-    return FlashResult(elf, chosen, command)
 
 
 def _text(output: bytes | None) -> str:
@@ -156,25 +176,29 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
     raise MissingToolError(" or ".join(wanted), ", or ".join(_REMEDIES[name] for name in wanted))
 
 
-def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
+def _command(tool: str, board: Board, elf: Path, probe: str | None, address: int | None = None) -> tuple[str, ...]:
     """Build the command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
 
-    All three reset the board at the end; OpenOCD and st-flash verify by reading back.
+    With an `address` the file is no ELF, but the bytes from there on. All three reset the board at the end; OpenOCD and st-flash verify by reading back.
     """
     known = board.flash_tool
     assert known is not None
     if tool == "pyocd":
         chosen = ("--probe", probe) if probe else ()
-        return ("pyocd", "flash", "--no-wait", *chosen, "--target", known.pyocd, str(elf))
+        place = () if address is None else ("--format", "bin", "--base-address", f"0x{address:x}")
+        return ("pyocd", "flash", "--no-wait", *chosen, *place, "--target", known.pyocd, str(elf))
     if tool == "openocd":
         files = tuple(word for file in known.openocd for word in ("-f", file))
         chosen = ("-c", f"adapter serial {probe}") if probe else ()
-        return ("openocd", *files, *chosen, "-c", f"program {{{elf}}} verify reset exit")
+        place = "" if address is None else f"0x{address:x} "
+        return ("openocd", *files, *chosen, "-c", f"program {{{elf}}} {place}verify reset exit")
     if tool == "esptool":
         chosen = ("--port", probe) if probe else ()
-        return ("esptool", "--chip", known.esptool, *chosen, "write_flash", "0", str(_binary(board, elf)))
+        binary = _binary(board, elf) if address is None else elf
+        return ("esptool", "--chip", known.esptool, *chosen, "write_flash", "0", str(binary))
     chosen = ("--serial", probe) if probe else ()
-    return ("st-flash", "--reset", *chosen, "write", str(_binary(board, elf)), f"0x{board.flash.origin:08x}")
+    binary = _binary(board, elf) if address is None else elf
+    return ("st-flash", "--reset", *chosen, "write", str(binary), f"0x{address or board.flash.origin:08x}")
 
 
 def _copied(board: Board, elf: Path) -> Path:
@@ -192,6 +216,20 @@ def _copied(board: Board, elf: Path) -> Path:
     except OSError as error:
         raise ToolError(f"{file} cannot be copied to {drives[0]}: {error.strerror}") from None
     return file
+
+
+def _first(board: Board) -> int:
+    """Return the address of an image's first byte."""
+    return min(part.origin for part in (board.flash, board.boot, board.vectors) if part is not None)
+
+
+def _with_weights(board: Board, elf: Path, weights: Path) -> Path:
+    """Write image and weights as one binary from the start of flash: tools erase whole sectors, which both may share."""
+    start = symbol_address(elf, "__weights_start") - (board.flash_data or board.flash.origin)
+    start += board.flash.origin - _first(board)
+    whole, binary = elf.with_suffix(".with-weights.bin"), _binary(board, elf).read_bytes()
+    whole.write_bytes(binary.ljust(start, b"\xff") + weights.read_bytes())
+    return whole
 
 
 def _binary(board: Board, elf: Path) -> Path:

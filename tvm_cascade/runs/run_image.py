@@ -5,6 +5,7 @@ With `RunRequest.frames` run a sequence of calls from a clear state, otherwise o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from tvm_cascade.checking.compare_outputs import (
 from tvm_cascade.checking.sensitivity import moved_inputs
 from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.host import HostProgram, run_host
-from tvm_cascade.emit.image import METADATA, Image, host_records, read_image
+from tvm_cascade.emit.image import METADATA, Image, host_records, read_image, read_metadata
+from tvm_cascade.emit.network import Network
 from tvm_cascade.emit.toolchain import build_image, require_uart
+from tvm_cascade.emit.weights_file import read_weights_file
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.report.cost import total
 from tvm_cascade.request import RunRequest
@@ -64,6 +67,12 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
     what = f"{len(image.networks)} networks " if image.several else ""
     progress(f"{image.name}: running {what}in this process, counting work")
     host, work, planned_macs = _on_host(image, feeds)
+    other = _other_weights(image)
+    if other and board is None:
+        raise UsageError(
+            f"{folder}: weights.bin was exchanged, and the program for this process has kernels that read weights in another "
+            "layout: run it in the emulator"
+        )
     check = None
     if asked.check is not None:
         progress(f"{image.name}: running the reference on {asked.check.name}")
@@ -88,7 +97,7 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
         executed_macs=sum(work),
         planned_macs=planned_macs * len(feeds),
         instructions=done.instructions,
-        equals_host=done is host or _equals_host(image, feeds, host.outputs, done.outputs),
+        equals_host=None if other else done is host or _equals_host(image, feeds, host.outputs, done.outputs),
         checked=checked,
         frames=None if asked.frames is None else len(feeds),
         frame_macs=max(work),
@@ -158,7 +167,7 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
             raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
         record = records[network.name]
         calls = [{s.name: feed[image.label(network, s.name)] for s in network.inputs} for feed in feeds]
-        done = run_host(HostProgram.load(record.folder, record.data), calls)
+        done = run_host(HostProgram.load(record.folder, record.data, _weights(image, network)), calls)
         for made, found in zip(outputs, done.outputs, strict=True):
             made |= {image.label(network, name): array for name, array in found.items()}
         executed = [a + b for a, b in zip(executed, done.macs, strict=True)]
@@ -166,6 +175,27 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
         for memory, touched in zip(network.interface.arrays, done.memory_high_water, strict=True):
             high[memory.name] = max(high[memory.name], touched)
     return _Measured(outputs, tuple(high.values())), executed, planned
+
+
+def _weights(image: Image, network: Network) -> bytes | None:
+    """Read the flash image in a network's file of weights; None if they are linked.
+
+    Raises `LoadError` for a file that the network cannot take.
+    """
+    stored = network.interface.weights
+    if stored is None or not stored.in_file:
+        return None
+    return read_weights_file(image.folder / stored.file, stored.identity)
+
+
+def _other_weights(image: Image) -> bool:
+    """Return True if the file of weights is another than was compiled, and the program of this process does not read it."""
+    stored = image.networks[0].interface.weights
+    if stored is None or not stored.in_file:
+        return False
+    (host,), compiled = host_records(image).values(), read_metadata(image.folder).get("weights", {}).get("sha256")
+    own = hashlib.sha256((image.folder / stored.file).read_bytes()).hexdigest()
+    return "reads_weights_file" not in host.data and own != compiled
 
 
 def _equals_host(image: Image, feeds: Sequence[Arrays], host: Sequence[Arrays], made: Sequence[Arrays]) -> bool:
@@ -188,7 +218,9 @@ def _emulate(image: Image, board: Board, feeds: Sequence[Arrays], timeout_s: flo
     elf = build_image(image, board, unless_current=progress).elf
     progress(f"{image.name}: emulating {board.name}")
     arrays = [[feed[label] for label, _ in image.named_inputs()] for feed in feeds]
-    done = emulator.run(elf, board, image, arrays, timeout_s)
+    stored = image.networks[0].interface.weights
+    weights = image.folder / stored.file if stored is not None and stored.in_file else None
+    done = emulator.run(elf, board, image, arrays, timeout_s, weights)
     labels = [label for label, _ in image.named_outputs()]
     outputs = [dict(zip(labels, made, strict=True)) for made in done.outputs]
     return _Measured(outputs, done.memory_high_water_bytes, done.stack_bytes, done.instructions)

@@ -27,7 +27,7 @@ class RunReport:
     executed_macs: int
     planned_macs: int
     instructions: int | None
-    equals_host: bool
+    equals_host: bool | None  # None: weights were exchanged that this process has no program for
     checked: Checked | None = None  # the comparison with the reference
     cost: Cost | None = None  # estimated by the plan; None in folders of older versions
     memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
@@ -38,7 +38,7 @@ class RunReport:
     def ok(self) -> bool:
         """Return True if arena and work are as planned, and the outputs match the host run and the reference."""
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
-        return within and self.equals_host and (self.checked is None or self.match is True)
+        return within and self.equals_host is not False and (self.checked is None or self.match is True)
 
     @property
     def match(self) -> bool | None:
@@ -113,10 +113,15 @@ class RunReport:
         energy = "" if cost.millijoules is None else f", {cost.millijoules} mJ"
         return [f"cycles          {cost.cycles}{time}{energy}, estimated"]
 
+    def _host_verdict(self) -> str:
+        if self.equals_host is None:
+            return "not compared: weights.bin is another than was compiled"
+        return "equal" if self.equals_host else "DIFFERENT"
+
     @property
     def answer(self) -> str:
         """Say in one line whether the outputs are right and the program takes no more than planned."""
-        if not self.equals_host:
+        if self.equals_host is False:
             return f"FAILED: the outputs differ from those of this machine, on {self.board}"
         if self.checked is not None and self.match is not True:
             return f"FAILED: the outputs are not shown to be the reference's, on {self.board}"
@@ -145,7 +150,7 @@ class RunReport:
                 f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
                 f"instructions    {counted}",
                 *self._estimated(),
-                f"host run        {'equal' if self.equals_host else 'DIFFERENT'}",
+                f"host run        {self._host_verdict()}",
                 f"reference       {verdict}",
             ]
         )

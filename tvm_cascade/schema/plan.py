@@ -267,7 +267,20 @@ class Plan(_Sometimes):
         list[str], "Without a board: names of those with this core that hold the network, the smallest first"
     ]
     suggestions: Annotated[list[str], "Options that would save RAM, and how much"]
+    ram_weight_bytes: Annotated[Bytes, "Of weights that are copied to RAM, or read into it, beside the arena"]
     seconds: Annotated[Seconds, "Time taken"]
+
+
+class _SometimesOfWeights(TypedDict, total=False):
+    file: Annotated[str, "The file that holds them, relative to the folder: weights.bin, or a C source"]
+
+
+class StoredWeights(_SometimesOfWeights):
+    """Where a network's weights are stored."""
+
+    storage: Annotated[str, "As `--weights` says: linked, section, file or stream"]
+    bytes: Annotated[Bytes, "Of the file weights.bin, or of weights and tables in the image"]
+    sha256: Annotated[str, "Of weights.bin, or of weights and tables in the image"]
 
 
 class Compilation(Plan):
@@ -280,9 +293,9 @@ class Compilation(Plan):
         Bytes | None, "Arena, data and bss of the image, without the stack; null where nothing is linked"
     ]
     flash_bytes: Annotated[Bytes | None, "Code, weights and tables of the image; null where nothing is linked"]
-    ram_weight_bytes: Annotated[Bytes, "Of `ram_bytes`: weights that are copied there"]
     stack_bytes: Annotated[
         Bytes | None, "Reserve for the stack, the bound of its calls, under `--ram`; null without it"
     ]
+    weights: Annotated[StoredWeights, "Where the weights are stored"]
     elf: Annotated[str | None, "The image, relative to the folder; null where nothing is linked"]
     files: Annotated[list[str], "Files of the project, relative to the folder"]

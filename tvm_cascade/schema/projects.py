@@ -33,7 +33,10 @@ class Run(_SometimesOfRun):
     cycles: Annotated[Count | None, "Estimated by the plan; null in a folder of an older version"]
     milliseconds: Annotated[Milliseconds | None, "Of these cycles; null where no clock was given"]
     millijoules: Annotated[Millijoules | None, "Of them; null where nobody knows what the core draws"]
-    equals_host: Annotated[bool, "Whether the outputs are those of the run in this process"]
+    equals_host: Annotated[
+        bool | None,
+        "Whether the outputs are those of the run in this process; null where weights.bin was exchanged since `compile`",
+    ]
     match: Annotated[
         bool | None,
         "Whether the outputs are those of the reference; null without --check, and where nothing can be told",

@@ -47,6 +47,12 @@ class _Rust(PackageKind):
             raise UsageError(
                 "--front-end goes with examples in C, and a crate's is Rust: compile the front end beside it"
             )
+        for network in package.networks:
+            if network.interface.weights is not None and network.interface.weights.in_file:
+                raise UsageError(
+                    f"the crate has no way to bind {network.interface.weights.file}: compile {network.name} with "
+                    "--weights linked or section"
+                )
         super().refuse(package, out)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
