@@ -179,7 +179,8 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
 def _command(tool: str, board: Board, elf: Path, probe: str | None, address: int | None = None) -> tuple[str, ...]:
     """Build the command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
 
-    With an `address` the file is no ELF, but the bytes from there on. All three reset the board at the end; OpenOCD and st-flash verify by reading back.
+    With an `address` the file is no ELF, but the bytes from there on. All three reset the board at the end; OpenOCD and
+    st-flash verify by reading back.
     """
     known = board.flash_tool
     assert known is not None
