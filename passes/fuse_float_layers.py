@@ -41,7 +41,7 @@ from tvm_cascade.passes.integer.untyped import (
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.max_pools import largest
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
-from tvm_cascade.passes.stored_constants import Packed, read_stored
+from tvm_cascade.passes.stored_constants import Blocked, Packed, constant_data, read_stored
 from tvm_cascade.program.quant import NotLowered
 
 _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
@@ -282,7 +282,8 @@ class _Layers:
                 layer = _Layer(binding.value, (binding.var,))
             elif self._is_core(binding):
                 stored = self._stored(binding.value)
-                layer = self._activated(self._biased(_Layer(binding.value, (binding.var,), stored=stored)))
+                core = self._scaled(_Layer(binding.value, (binding.var,), stored=stored))
+                layer = self._activated(self._biased(core))
             else:
                 continue
             self.found[layer.values[-1]] = layer
@@ -338,23 +339,48 @@ class _Layers:
             self.packed[call] = packed if packed is not None and packed.worth_keeping() else None
         return self.packed[call]
 
-    def _biased(self, layer: _Layer) -> _Layer:
+    def _scaled(self, layer: _Layer) -> _Layer:
+        """Include a product of the sums of stored weights without scales by a constant for each channel."""
+        reshaped = self._reshaped(layer)
+        var, call = self._next(reshaped)
+        if layer.stored is None or name_of(call) != "relax.multiply" or (layer.stored.scale.values != 1).any():
+            return layer
+        others = [a for a in call.args if not (isinstance(a, relax.Var) and a.same_as(reshaped.values[-1]))]
+        scales = constant_data(others[0], self.values) if len(others) == 1 else None
+        if scales is None or scales.dtype != np.float32 or shape_of(var) != layer.shape:
+            return layer
+        if scales.size not in (1, layer.shape[-1]) or (scales.size > 1 and scales.shape[-1] != layer.shape[-1]):
+            return layer
+        stored = replace(layer.stored, scale=_of_channels(scales, len(layer.stored.shape), layer.stored.shape))
+        return replace(reshaped, values=(*reshaped.values, var), stored=stored)
+
+    def _reshaped(self, layer: _Layer) -> _Layer:
+        """Include the reshapes behind a layer that leave its shape."""
+        var, call = self._next(layer)
+        while name_of(call) == "relax.reshape" and shape_of(var) == layer.shape:
+            layer = replace(layer, values=(*layer.values, var))
+            var, call = self._next(layer)
+        return layer
+
+    def _biased(self, given: _Layer) -> _Layer:
+        layer = self._reshaped(given)
         var, call = self._next(layer)
         if name_of(call) != "relax.add":
-            return layer
+            return given
         others = [a for a in call.args if not (isinstance(a, relax.Var) and a.same_as(layer.values[-1]))]
         if len(others) != 1 or not self._is_constant(others[0]) or shape_of(var) != layer.shape:
-            return layer
+            return given
         shape = shape_of(others[0])
         if prod(shape) not in (1, layer.shape[-1]) or (prod(shape) > 1 and shape[-1] != layer.shape[-1]):
-            return layer
+            return given
         return replace(layer, values=(*layer.values, var), bias=others[0])
 
-    def _activated(self, layer: _Layer) -> _Layer:
+    def _activated(self, given: _Layer) -> _Layer:
+        layer = self._reshaped(given)
         var, call = self._next(layer)
         name = name_of(call)
         if name not in ("relax.nn.relu", "relax.clip"):
-            return layer
+            return given
         low, high = (0.0, inf) if name == "relax.nn.relu" else (number_of(a) for a in call.args[1:3])
         return replace(layer, values=(*layer.values, var), bounds=(low, high))
 
@@ -369,6 +395,12 @@ class _Layers:
         if isinstance(value, relax.Var):
             return value in self.values and self._is_constant(self.values[value])
         return isinstance(value, ir.GenericConst) or (name_of(value) in _MOVES and self._is_constant(value.args[0]))
+
+
+def _of_channels(scales: np.ndarray, rank: int, shape: tuple[int, ...]) -> Blocked:
+    """Return scales of the last axis, or a single scale, as those of a tensor."""
+    wide = scales.reshape(*[1] * (rank - 1), -1)
+    return Blocked(wide, (*shape[:-1], 1 if scales.size > 1 else shape[-1]))
 
 
 def _channels_last(call: Call) -> Callable[[np.ndarray], np.ndarray]:

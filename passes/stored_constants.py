@@ -169,16 +169,18 @@ def read_stored(value: Value, definitions: Mapping[Value, Value]) -> StoredConst
     if name == "relax.astype":
         return read_stored(args[0], definitions)
     if name in ("relax.subtract", "relax.multiply"):
-        return _computed(name, [read_stored(a, definitions) for a in args], [_data(a, definitions) for a in args])
+        return _computed(
+            name, [read_stored(a, definitions) for a in args], [constant_data(a, definitions) for a in args]
+        )
     return None
 
 
-def _data(value: Value, definitions: Mapping[Value, Value]) -> np.ndarray | None:
+def constant_data(value: Value, definitions: Mapping[Value, Value]) -> np.ndarray | None:
     """Return a constant, also moved or cast."""
     while isinstance(value, relax.Var) and value in definitions:
         value = definitions[value]
     if name_of(value) in (*_MOVES, "relax.astype"):
-        source = _data(value.args[0], definitions)
+        source = constant_data(value.args[0], definitions)
         if source is None:
             return None
         return source.astype(dtype_of(value)) if name_of(value) == "relax.astype" else _move(value)(source)
@@ -195,7 +197,7 @@ def _move(call: Value) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _dequantized(call: Value, definitions: Mapping[Value, Value]) -> StoredConstant | None:
-    values, scale, zero = (_data(a, definitions) for a in call.args[:3])
+    values, scale, zero = (constant_data(a, definitions) for a in call.args[:3])
     if values is None or scale is None or zero is None or str(values.dtype) not in _STORED:
         return None
     along = [1] * values.ndim

@@ -159,10 +159,14 @@ _OF_FLOATS = ("float16", "float32", "float64")
 def cast_to_integers(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     """Cast floats to integers of at most 32 bits by truncation, as C does; ONNX leaves open what becomes of others.
 
+    A cast of stored integers of 8 bits to floats is not folded.
+
     TVM's importer takes 64-bit integers on the way, which kernels do not have.
     """
     wide = _NARROW.get(int(attrs["to"]))
     dtype = str(getattr(getattr(inputs[0], "ty", None), "dtype", ""))
+    if dtype in ("int8", "uint8") and int(attrs["to"]) == TensorProto.FLOAT and constant_of(inputs[0]) is not None:
+        return relax.op.astype(inputs[0], "float32")  # which may stay small in flash: `passes.stored_constants`
     if wide is None or dtype not in _OF_FLOATS or constant_of(inputs[0]) is not None:
         return None
     whole = relax.op.astype(inputs[0], "int32")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tvm_cascade.importers.torch.package import quietly, torch_package
+from tvm_cascade.importers.torch.package import quietly, torch_package, torchao_package
 from tvm_cascade.messages import last_line, printable
 
 MOST_BYTES = 1 << 30  # of an archive's members together
@@ -48,6 +48,7 @@ _OF_SIZES = re.compile(
     r"_operator\.(add|sub|mul|truediv|floordiv|mod|neg|pos|abs|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|lshift|rshift|getitem)"
     r"|math\.\w+|torch\.(_?sym_\w+)"
 )
+_UNWRAP = "give the module to torchao.utils.unwrap_tensor_subclass before it is exported"
 _NAME = re.compile(r"\w*")
 _QUALIFIED = re.compile(r"[^\"'\\{}\x00-\x1f]*")
 _IDENTIFIERS = ("name", "as_name", "forward_arg_names", "user_input_name")
@@ -82,8 +83,9 @@ class RefusedArchive(ValueError):
 def open_program(data: bytes) -> Any:
     """Return the program in an archive of torch.export.
 
-    Raises `MissingToolError` without torch, `RefusedArchive` for anything that torch.export does not write or whose reading
-    would execute code; torch raises errors of many types for damaged ones.
+    Raises `MissingToolError` without torch, or torchao if the program has its operators; `RefusedArchive` for anything
+    that torch.export does not write or whose reading would execute code; torch raises errors of many types for damaged
+    ones.
     """
     torch = torch_package()
     members = _members(data)
@@ -93,6 +95,8 @@ def open_program(data: bytes) -> Any:
     for name in _SAMPLES:
         if name in members:
             members[name] = b""
+    if any(b'"torch.ops.torchao.' in members.get(name, b"") for name in _PROGRAMS):
+        torchao_package()  # registers its operators
     with quietly(), _tensors_alone():
         try:
             return torch.export.load(io.BytesIO(_archive(members)))
@@ -164,8 +168,9 @@ def _checked(program: Any) -> Any:
         if key == "expr_str" and not _is_size(value):
             raise RefusedArchive(f"a size is no expression: {printable(str(value))}")
         if key in ("target", "as_operator") and isinstance(value, str) and not _is_operator(value):
+            remedy = f": {_UNWRAP}" if value.startswith("torch.ops.export.access_subclass") else ""
             raise RefusedArchive(
-                f"operator {printable(value)} is none of those that programs of torch.export consist of"
+                f"operator {printable(value)} is none of those that programs of torch.export consist of{remedy}"
             )
         if key in _IDENTIFIERS and isinstance(value, str) and not _NAME.fullmatch(value):
             raise RefusedArchive(f"{printable(value)} is no name")

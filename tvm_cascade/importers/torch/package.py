@@ -29,6 +29,21 @@ def torch_package() -> Any:
     return torch
 
 
+def torchao_package() -> Any:
+    """Return the module `torchao`, which registers the operators of its quantized networks.
+
+    Raises
+    ------
+    MissingToolError
+        If it is not installed.
+    """
+    try:
+        with quietly():
+            return import_module("torchao.quantization")
+    except ImportError as error:
+        raise MissingToolError("torchao", f"{extras.remedy('torchao')}, or export the model to .onnx") from error
+
+
 @contextmanager
 def quietly() -> Iterator[None]:
     """Silence torch and the importer, whose warnings users can do nothing about."""

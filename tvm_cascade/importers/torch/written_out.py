@@ -12,8 +12,10 @@ from tvm_cascade.importers.torch.package import torch_package
 
 def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
     """Return by operator the function that computes it."""
-    aten = torch.ops.aten
+    aten, torchao = torch.ops.aten, torch.ops.torchao
+    affine = [torchao.dequantize_affine.default] if hasattr(torchao, "dequantize_affine") else []
     return {
+        **dict.fromkeys(affine, _dequantized_by_blocks),
         torch.ops.prims.view_of.default: lambda x: x.clone(),
         torch.ops.prims.signbit.default: negative,
         aten._cdist_forward.default: _distances,
@@ -331,3 +333,24 @@ def overloads(torch: Any, names: Sequence[str]) -> list[Any]:
     """Return the overloads of torch's operators of these names that write into no tensor that is given."""
     packets = [getattr(torch.ops.aten, name) for name in names]
     return [getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name]
+
+
+def _dequantized_by_blocks(
+    x: Any,
+    block: Any,
+    scale: Any,
+    zero: Any,
+    _stored: Any,
+    _least: Any = None,
+    _most: Any = None,
+    output_dtype: Any = None,
+) -> Any:
+    """Compute torchao's `(x - zero) * scale` with a scale for each block of `x`."""
+    dtype = scale.dtype if output_dtype is None else output_dtype
+    counts = [d // b for d, b in zip(x.shape, block, strict=True)]
+    split = [n for count, b in zip(counts, block, strict=True) for n in (count, b)]
+    alike = [n for count in counts for n in (count, 1)]
+    real = x.reshape(split).to(dtype)
+    if zero is not None:
+        real = real - zero.reshape(alike).to(dtype)
+    return (real * scale.reshape(alike).to(dtype)).reshape(x.shape)
