@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tvm_cascade.api import (
         allocate,
+        benchmark,
         bundle,
         compare,
         compile,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CascadeError",
     "allocate",
+    "benchmark",
     "bundle",
     "compare",
     "compile",

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from tvm_cascade.emit.front_end import FrontEnd
     from tvm_cascade.optimizing.module import Optimized
     from tvm_cascade.quantization.result import QuantizeResult
+    from tvm_cascade.runs.benchmark import BenchmarkResult
     from tvm_cascade.runs.flash import FlashResult
     from tvm_cascade.runs.run_report import RunReport
     from tvm_cascade.samples.sample_set import Data
@@ -472,7 +473,7 @@ def run(
     Parameters
     ----------
     directory : path
-        A folder that `compile` or `bundle` wrote.
+        A folder that `compile` or `bundle` wrote; one that `stages` emitted is run by `benchmark`.
     board : str, optional
         Name or .json of another board than the folder was compiled for; "host" runs the network in this process.
     inputs : path of an .npz, or arrays by name, optional
@@ -505,6 +506,65 @@ def run(
     from tvm_cascade.runs.run_image import run_image
 
     return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
+
+
+def benchmark(
+    directory: str | Path,
+    *,
+    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    repeat: int = 20,
+    board: str | None = None,
+    check: str | Path | None = None,
+    outputs: str | Path | None = None,
+    csv: str | Path | None = None,
+    against: str | Path | None = None,
+    progress: Progress = silent,
+) -> BenchmarkResult:
+    """Measure runs of an emitted program: milliseconds here, instructions on an emulated board.
+
+    Parameters
+    ----------
+    directory : path
+        A folder that `stages` or `optimize` emitted, or that `compile` wrote.
+    inputs : path of an .npz, or arrays by name, optional
+        None draws random ones from a fixed seed.
+    repeat : int
+        Runs that are timed. In an emulator one is counted, as all take the same instructions.
+    board : str, optional
+        Another emulated board for a compiled project.
+    check : path, optional
+        The model's file: outputs are compared with its reference. For stages they may differ by 1e-2 of the largest value.
+    outputs : path, optional
+        An .npz file to write the outputs to.
+    csv : path, optional
+        A file for the value of every run.
+    against : path, optional
+        What `benchmark --json` printed of another program.
+    progress : function
+        Called with a line of text at every step of long work.
+
+    Returns
+    -------
+    BenchmarkResult
+        Median and quartiles, and whether the outputs are the reference's (`ok`).
+
+    Raises
+    ------
+    UsageError
+        Inputs that the network does not take; a board that counts nothing; a project for another machine.
+    LoadError, MissingToolError, ToolError
+        A folder or a file cannot be read; gcc or the emulator is missing, or fails.
+    """
+    from tvm_cascade.runs.benchmark import benchmark as measured
+    from tvm_cascade.runs.benchmark import write_csv
+
+    path = checks.optional(checks.path)
+    asked = RunRequest.of_all({"board": board, "check": path("check", check), "outputs": path("outputs", outputs)})
+    folder, count = checks.path("directory", directory), checks.whole(1, 1_000_000)("repeat", repeat)
+    result = measured(folder, asked, inputs, count, path("against", against), progress)
+    if csv is not None:
+        write_csv(result, checks.path("csv", csv))
+    return result
 
 
 def export(
@@ -723,8 +783,8 @@ def doctor(model: str | Path | None = None) -> Doctor:
 
 __all__ = [
     "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "SearchResult", "ValidationReport",
-    "allocate", "bundle", "compare", "compile", "doctor", "export", "flash", "front_end", "load", "optimize", "order",
-    "plan", "quantize", "run", "stages", "targets", "validate",
+    "allocate", "benchmark", "bundle", "compare", "compile", "doctor", "export", "flash", "front_end", "load", "optimize",
+    "order", "plan", "quantize", "run", "stages", "targets", "validate",
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.emit.bundle", "RunReport": "tvm_cascade.runs.run_report",

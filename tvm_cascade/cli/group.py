@@ -18,6 +18,7 @@ _COMMANDS = {
     "plan": ("networks", "Show how little memory MODEL needs, and where the bytes are."),
     "compile": ("networks", "Write a board project for MODEL."),
     "run": ("projects", "Run a project on its emulated board, a real one or in here."),
+    "benchmark": ("projects", "Measure runs of a program: milliseconds or instructions."),
     "validate": ("datasets", "Measure accuracy on a data set, beside the reference."),
     "quantize": ("datasets", "Make an int8 network of a float one."),
     "export": ("projects", "Write a project as a package for another build system."),

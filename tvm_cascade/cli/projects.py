@@ -14,7 +14,9 @@ from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, board, option, require_new_file
 from tvm_cascade.cli.teaching import command
 from tvm_cascade.emit.packages import KINDS
+from tvm_cascade.errors import UsageError
 from tvm_cascade.request import RunRequest
+from tvm_cascade.schema.benchmark import Benchmark
 from tvm_cascade.schema.comparison import Comparison
 from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 
@@ -40,10 +42,63 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 @prints(Run)
 @guarded
 def run(directory: Path, as_json: bool, **options: Any) -> None:
-    """Run the project in DIR on an emulated board, or in this process, and measure the run."""
+    """Run the project in DIR on an emulated board, or in this process, and measure the run.
+
+    A folder of `stages --emit` runs here and is timed, as by `benchmark`, whose JSON is then printed.
+    """
+    from tvm_cascade import api
+    from tvm_cascade.runs.staged import is_staged
+
+    if is_staged(directory):
+        taken = ("inputs", "board", "check", "outputs")
+        for name in options.keys() - {*taken}:
+            if options[name] is not None:
+                raise UsageError(f"{directory} is a program of stages: leave --{name} out")
+        done = api.benchmark(directory, progress=say, **{name: options[name] for name in taken})
+        show(as_json, done.to_dict(), done.to_text())
+        sys.exit(0 if done.ok else 1)
+    result = api.run(directory, progress=say, **options)
+    show(as_json, result.to_dict(), result.to_text())
+    if not result.ok:
+        sys.exit(1)
+
+
+@command()
+@FOLDER
+@click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: random ones, always the same]")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Runs that are timed.",
+)
+@click.option(
+    "--board", metavar="B", help="Emulated board of a compiled project. [default: the board it was compiled for]"
+)
+@click.option(
+    "--check", type=PATH, metavar="MODEL", help="Compare with the reference on this file; exit 1 where it differs."
+)
+@click.option("--outputs", type=PATH, callback=require_new_file, help="Write the outputs to this .npz.")
+@click.option("--csv", type=PATH, callback=require_new_file, help="Write the value of every run to this file.")
+@click.option("--against", type=PATH, metavar="B.json", help="Compare with what --json printed of another program.")
+@prints(Benchmark)
+@guarded
+def benchmark(directory: Path, as_json: bool, **options: Any) -> None:
+    """Measure runs of an emitted program: milliseconds here, instructions on an emulated board.
+
+    DIR is a folder of `stages --emit` (run by TVM), of `compile --target host` (its C is built by gcc -O2), or of `compile`
+    for an emulated board.
+
+    
+    tvm-cascade benchmark program --check net.onnx
+    tvm-cascade benchmark program --json > a.json
+    tvm-cascade benchmark tuned --against a.json
+    """
     from tvm_cascade import api
 
-    result = api.run(directory, progress=say, **options)
+    result = api.benchmark(directory, progress=say, **options)
     show(as_json, result.to_dict(), result.to_text())
     if not result.ok:
         sys.exit(1)

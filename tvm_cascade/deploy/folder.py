@@ -2,6 +2,7 @@
 
 network.so       the staged program, its weights and, for GPUs, its machine code
 example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
+README.md        says how to run it
 schedule.json    the stages (`parallel.schedule_file`)
 metadata.json    names, shapes and types of inputs and outputs; target, architectures
 library_kernels.py    where records say that cuDNN is faster at some kernels: registers them for example.py
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from tvm_cascade.staging.program.precision import precision_of
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
-METADATA, LIBRARY = "metadata.json", "network.so"
+METADATA, LIBRARY, README = "metadata.json", "network.so", "README.md"
 FORMAT = "tvm-cascade-network-1"
 _TEMPLATES = Path(__file__).parent / "templates"
 _EXAMPLES = ("example.py", "example.cc", "CMakeLists.txt")
@@ -134,7 +135,7 @@ def require_free(folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file; give a folder for --emit")
     names = {path.name for path in folder.iterdir()}
-    emitted = {METADATA, LIBRARY, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
+    emitted = {METADATA, LIBRARY, README, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
     if names - emitted or (names and METADATA not in names):
         raise UsageError(f"{folder} holds other things than an emitted network; give another folder or empty it")
 
@@ -176,6 +177,7 @@ def emit_folder(
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+        (staging / README).write_text(_readme(metadata), encoding="utf-8")
         for example in _EXAMPLES:
             shutil.copyfile(_TEMPLATES / example, staging / example)
         if metadata["cudnn_kernels"]:
@@ -210,6 +212,52 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
         "outputs": [_described(spec) for spec in io.outputs],
         "tvm": tvm.__version__,
     }
+
+
+def _readme(metadata: Mapping[str, Any]) -> str:
+    """Write the README: what the folder needs, and commands to run it."""
+    gpu = metadata["target"] == "cuda"
+    sides = {
+        side: "\n".join(f"- `{one['name']}`: {one['dtype']}{one['shape']}" for one in metadata[side])
+        for side in ("inputs", "outputs")
+    }
+    where = f"a GPU ({', '.join(metadata['architectures'])})" if gpu else f"a CPU ({metadata['architectures'][0]})"
+    needs = f"apache-tvm {metadata['tvm']} and numpy{', the driver and CUDA runtime library' if gpu else ''}"
+    cpp = "\n".join(
+        f"    {'--input' if side == 'inputs' else '--output'} '{one['name']}={side}{k}.bin' \\"
+        for side in ("inputs", "outputs")
+        for k, one in enumerate(metadata[side])
+    )
+    return f"""# {metadata["name"]}
+
+A network for {where}, scheduled in stages by tvm_cascade. It needs {needs}; tvm_cascade itself is not needed.
+
+In Python, on random inputs, with the time of a run:
+
+    python example.py
+    python example.py --inputs in.npz --outputs out.npz --check want.npz
+
+In C++:
+
+    cmake -B build && cmake --build build
+    build/example \\
+{cpp}
+    --repeat 20
+
+With tvm_cascade installed, outputs are compared with the reference of the model's file:
+
+    tvm-cascade run . --check MODEL
+
+Inputs:
+
+{sides["inputs"]}
+
+Outputs:
+
+{sides["outputs"]}
+
+`schedule.json` has the stages, `metadata.json` what is above for programs.
+"""
 
 
 def _kernels(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:

@@ -1,6 +1,6 @@
 // Runs the network of this folder with TVM's runtime alone; build it with the CMakeLists.txt beside it.
 //
-//     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N]     (both repeatable; run in this folder)
+//     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N] [--repeat N]     (the first two repeatable; run in this folder)
 //
 // Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
 
@@ -11,6 +11,8 @@
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -119,7 +121,21 @@ static DLDevice Device(const ffi::Any& metadata) {
   return DLDevice{kDLCUDA, static_cast<int>(Member(metadata, "device").cast<int64_t>())};
 }
 
-static void Run(const Files& inputs, const Files& outputs) {
+// Prints the median of the times of runs, and the quartiles. Downloads a result each time: a GPU then has ended.
+static void Time(const Session& session, const std::vector<ffi::Tensor>& given, size_t bytes, int repeat) {
+  std::vector<double> times;
+  for (int k = -3; k < repeat; ++k) {
+    const auto begin = std::chrono::steady_clock::now();
+    Session::Download(session.Run(given).at(0), bytes);
+    const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begin;
+    if (k >= 0) times.push_back(passed.count());
+  }
+  std::sort(times.begin(), times.end());
+  std::cout << times[times.size() / 2] << " ms, median of " << repeat << " runs (quartiles " << times[times.size() / 4]
+            << " and " << times[3 * times.size() / 4] << ")\n";
+}
+
+static void Run(const Files& inputs, const Files& outputs, int repeat) {
   const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
   if (Member(metadata, "cudnn_kernels").cast<int64_t>() > 0) {
     throw std::runtime_error("some kernels of this network are cuDNN's, which are called through Python: run example.py");
@@ -146,6 +162,7 @@ static void Run(const Files& inputs, const Files& outputs) {
   }
   if (inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
   const auto results = session.Run(given);
+  if (repeat > 0) Time(session, given, gives.at(0).bytes, repeat);
   for (size_t k = 0; k < gives.size(); ++k) {
     const auto wanted = outputs.find(gives[k].name);
     if (wanted == outputs.end()) continue;
@@ -158,21 +175,24 @@ static void Run(const Files& inputs, const Files& outputs) {
 int main(int count, char** words) {
   Files inputs, outputs;
   std::string threads = "1";
+  int repeat = 0;
   for (int k = 1; k < count; ++k) {
     const std::string option = words[k], value = k + 1 < count ? words[++k] : "";
     const size_t sign = value.rfind('=');
     if (option == "--threads" && !value.empty()) {
       threads = value;
+    } else if (option == "--repeat" && !value.empty()) {
+      repeat = std::atoi(value.c_str());
     } else if ((option == "--input" || option == "--output") && sign != std::string::npos) {
       (option == "--input" ? inputs : outputs)[value.substr(0, sign)] = value.substr(sign + 1);
     } else {
-      std::cerr << "usage: example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N]\n";
+      std::cerr << "usage: example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N] [--repeat N]\n";
       return 2;
     }
   }
   setenv("TVM_NUM_THREADS", threads.c_str(), 1);  // read when TVM's pool starts
   try {
-    Run(inputs, outputs);
+    Run(inputs, outputs, repeat);
   } catch (const std::exception& error) {
     std::cerr << "example: " << error.what() << "\n";
     return 1;

@@ -1,6 +1,6 @@
 """Runs the network of this folder. Needs the packages apache-tvm and numpy, and for a GPU its driver and CUDA's runtime.
 
-    python example.py --inputs in.npz --outputs out.npz [--threads N]
+    python example.py [--inputs in.npz] [--outputs out.npz] [--check want.npz] [--repeat N] [--threads N]
 
     import example
     network = example.load(threads=2)
@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -148,17 +149,72 @@ def _integers(array, dtype):
     return converted if np.array_equal(converted, array) else array
 
 
+def random_inputs(metadata, seed=0):
+    """Draw inputs by name: floats are normal, integers 0 or 1, which is a valid index of any table."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for spec in metadata["inputs"]:
+        dtype = np.dtype(spec["dtype"])
+        floats = dtype.kind == "f"
+        drawn = rng.standard_normal(spec["shape"]) if floats else rng.integers(0, 2, spec["shape"])
+        made[spec["name"]] = np.asarray(drawn, dtype)
+    return made
+
+
+def difference(results, wanted):
+    """Return the largest difference of any output, as a share of the largest finite value of this output.
+
+    Equal infinities and NaNs do not differ; others, and a NaN or infinity against a number, differ infinitely.
+    """
+    if len(results) != len(wanted):
+        raise ValueError(f"the network has {len(results)} outputs, {len(wanted)} are given to compare with")
+    worst = 0.0
+    for (name, made), want in zip(results.items(), wanted, strict=True):
+        if made.shape != want.shape:
+            raise ValueError(f"{name} is {list(made.shape)}, the array to compare with {list(want.shape)}")
+        made, want = made.astype("float64").ravel(), np.asarray(want).astype("float64").ravel()
+        same = (made == want) | (np.isnan(made) & np.isnan(want))
+        if not np.all(np.isfinite(made[~same]) & np.isfinite(want[~same])):
+            return float("inf")
+        largest = np.max(np.abs(want[np.isfinite(want)]), initial=0.0)
+        gap = np.max(np.abs(made[~same] - want[~same]), initial=0.0)
+        worst = max(worst, float(gap / largest) if largest > 0 else float("inf") * gap if gap > 0 else 0.0)
+    return worst
+
+
+def milliseconds(network, arrays, repeat, warm=3):
+    """Return the times of `repeat` runs, inputs and outputs copied, after `warm` runs that are not counted."""
+    times = []
+    for k in range(warm + repeat):
+        begin = time.perf_counter()
+        network.run(arrays)
+        times += [1000 * (time.perf_counter() - begin)] * (k >= warm)
+    return times
+
+
 def main():
     parser = argparse.ArgumentParser(description="Run the network of this folder once.")
-    parser.add_argument("--inputs", required=True, metavar="IN.npz", help="One array for each input, under its name.")
-    parser.add_argument("--outputs", required=True, metavar="OUT.npz", help="Written: one array for each output.")
+    parser.add_argument("--inputs", metavar="IN.npz", help="One array for each input, under its name. [random ones]")
+    parser.add_argument("--outputs", metavar="OUT.npz", help="Written: one array for each output.")
+    parser.add_argument("--check", metavar="WANT.npz", help="Compare with these outputs, in order; exit 1 beyond 1e-2.")
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="Runs that are timed; 0: none. [20]")
     parser.add_argument("--threads", type=int, default=1, help="Threads of the processor that the run uses.")
     args = parser.parse_args()
     try:
-        with np.load(args.inputs) as given:
-            results = load(args.threads).run(dict(given))
-        with open(args.outputs, "wb") as file:
-            np.savez(file, **results)
+        network = load(args.threads)
+        given = dict(np.load(args.inputs)) if args.inputs else random_inputs(network.metadata)
+        results = network.run(given)
+        if args.outputs:
+            with open(args.outputs, "wb") as file:
+                np.savez(file, **results)
+        if args.repeat > 0:
+            low, middle, high = np.percentile(milliseconds(network, given, args.repeat), [25, 50, 75])
+            print(f"{middle:.3f} ms, median of {args.repeat} runs (quartiles {low:.3f} and {high:.3f})")
+        if args.check:
+            gap = difference(results, list(dict(np.load(args.check)).values()))
+            print(f"largest difference {gap:.2g} of the largest value")
+            if not gap <= 1e-2:
+                parser.exit(1, "example.py: the outputs differ\n")
     except (OSError, ValueError, RuntimeError) as error:
         parser.exit(2, f"example.py: {error}\n")
 

@@ -1,0 +1,103 @@
+"""`benchmark`: values of runs by place, compared and written; numbers themselves depend on the machine and are not asserted."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tvm_cascade
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.runs.benchmark import BenchmarkResult
+from tvm_cascade.testing.onnx_layers import Layers
+
+SHAPES = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
+
+
+def call(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    layers = Layers()
+    first = layers.node("Conv", "x", layers.constant(layers.rng.normal(0, 0.3, (4, 3, 3, 3)).astype("float32")))
+    path = tmp_path_factory.mktemp("model") / "net.onnx"
+    layers.save(path, layers.node("Relu", first), (1, 3, 8, 8), 4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(network: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stages") / "program"
+    tvm_cascade.stages(network, target="llvm", variant="sequential", emit=folder)
+    return folder
+
+
+def test_a_program_of_stages_is_run_timed_and_checked(program: Path, network: Path, tmp_path: Path) -> None:
+    done = call("run", program, "--check", network, "--outputs", tmp_path / "out.npz")
+    assert done.exit_code == 0 and "median of 20 runs" in done.stdout and "reference       equal" in done.stdout
+    assert len(np.load(tmp_path / "out.npz").files) == 1
+    told = json.loads(call("benchmark", program, "--repeat", 4, "--csv", tmp_path / "t.csv", "--json").stdout)
+    assert (told["unit"], told["where"], told["runs"], told["match"]) == ("ms", "llvm", 4, None)
+    assert told["low"] <= told["median"] <= told["high"]
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 5
+    (tmp_path / "a.json").write_text(json.dumps(told))
+    other = tvm_cascade.benchmark(program, repeat=4, against=tmp_path / "a.json")
+    assert other.against is not None and other.against["ratio"] == other.median / told["median"]
+    assert str(program) in other.to_text().splitlines()[1]
+
+
+def test_a_wrong_output_ends_with_status_1(program: Path, tmp_path: Path) -> None:
+    layers = Layers()
+    layers.rng = np.random.default_rng(99)
+    first = layers.node("Conv", "x", layers.constant(layers.rng.normal(0, 0.3, (4, 3, 3, 3)).astype("float32")))
+    layers.save(tmp_path / "other.onnx", layers.node("Relu", first), (1, 3, 8, 8), 4)
+    done = call("run", program, "--check", tmp_path / "other.onnx")
+    assert done.exit_code == 1 and "different: at most" in done.stdout
+
+
+def test_a_nan_is_never_equal_to_a_number(program: Path) -> None:
+    from tvm_cascade.runs import staged
+
+    example = staged._example(program)
+    one, nan = np.array([1.0, 2.0]), np.array([1.0, np.nan])
+    assert example.difference({"y": nan}, [one]) == example.difference({"y": one}, [nan]) == np.inf
+    assert example.difference({"y": nan}, [nan]) == 0.0 and example.difference({"y": one}, [one * 1.5]) == 1 / 3
+    with pytest.raises(ValueError, match="1 outputs, 2 are given"):
+        example.difference({"y": one}, [one, one])
+
+
+def test_projects_are_timed_here_and_counted_in_an_emulator(tmp_path: Path, emulator: None) -> None:
+    tvm_cascade.compile(SHAPES, target="host", output=tmp_path / "host")
+    here = tvm_cascade.benchmark(tmp_path / "host", repeat=5, check=SHAPES)
+    assert (here.unit, here.runs, here.match) == ("ms", 5, True)
+    tvm_cascade.compile(SHAPES, target="cortex-m4", output=tmp_path / "m4")
+    counted = tvm_cascade.benchmark(tmp_path / "m4", repeat=5)
+    assert counted.values == (float(tvm_cascade.run(tmp_path / "m4").instructions or 0),)
+    assert counted.to_text() == f"{counted.median:.0f} instructions on mps2-an386, the same in every run"
+    (tmp_path / "a.json").write_text(json.dumps(here.to_dict()))
+    with pytest.raises(UsageError, match="--against is in ms, this is in instructions"):
+        tvm_cascade.benchmark(tmp_path / "m4", against=tmp_path / "a.json")
+    with pytest.raises(UsageError, match="this machine times projects of --target host alone"):
+        tvm_cascade.benchmark(tmp_path / "m4", board="host")
+
+
+def test_what_is_no_measurement_is_refused(program: Path, tmp_path: Path) -> None:
+    for text in ("{}", "[]", "no"):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(LoadError, match="is not what `benchmark --json` prints"):
+            tvm_cascade.benchmark(program, against=tmp_path / "a.json")
+    with pytest.raises(UsageError, match="leave --board and --port out"):
+        tvm_cascade.benchmark(program, board="mps2-an386")
+    assert call("run", program, "--frames", "f.npz").exit_code == 2
+
+
+def test_quartiles() -> None:
+    done = BenchmarkResult("f", "host", "ms", (4.0, 1.0, 3.0, 2.0, 5.0))
+    assert (done.low, done.median, done.high) == (2.0, 3.0, 4.0)

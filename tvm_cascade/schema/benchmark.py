@@ -1,0 +1,31 @@
+"""The output of `benchmark` under `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from tvm_cascade.schema.units import Count, Ratio
+
+
+class Against(TypedDict):
+    """Another measurement to compare with."""
+
+    folder: Annotated[str, "Its folder"]
+    where: Annotated[str, "Where it ran"]
+    median: Annotated[Ratio, "Its median"]
+    ratio: Annotated[Ratio, "Median of this one divided by that of the other"]
+
+
+class Benchmark(TypedDict):
+    """Times or instructions of runs of an emitted program."""
+
+    folder: Annotated[str, "The folder"]
+    where: Annotated[str, "Where it ran: a board, 'host', or TVM's target of a folder of stages"]
+    unit: Annotated[str, "'ms', or 'instructions' on an emulated board, which are the same in every run"]
+    runs: Annotated[Count, "Runs that were counted"]
+    median: Annotated[Ratio, "Median of them"]
+    low: Annotated[Ratio, "First quartile"]
+    high: Annotated[Ratio, "Third quartile"]
+    match: Annotated[bool | None, "Whether the outputs are those of the reference; null without --check"]
+    verdict: Annotated[str, "How the outputs compare with the reference, in words; empty without --check"]
+    against: Annotated[Against | None, "The other measurement; null without --against"]
