@@ -14,6 +14,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.fold import Folder
+from tvm_cascade.passes.keep_stored import inlined, is_stored
 from tvm_cascade.passes.legalizations import LEGALIZATIONS
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
@@ -34,7 +35,7 @@ from tvm_cascade.schedules.tir import (
 )
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-Given = Any  # an argument: an activation's tensor index, or a constant's array
+Given = Any  # an argument: an activation's tensor index, a constant's array, or a `_Kept`
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ class Call:
     outputs: tuple[int, ...]
     must_copy: bool = False  # a copy that needs storage of its own: never a view
     target: int | None = None  # position of the input, a state, whose bytes the output takes over (`Op.target`)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A constant that kernels read as it is stored."""
+
+    func: PrimFunc  # computes it from `arrays`
+    arrays: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
@@ -128,9 +137,12 @@ class _Reader:
         target = call.expr.args[0]
         func = self._mod[target]
         self._check_types(call, func)
-        given = [self._env[v] for v in numbers_in(call.arguments[1])]
+        func, given = self._with_kept(func, [self._env[v] for v in numbers_in(call.arguments[1])])
         constants = tuple(a for a in given if isinstance(a, np.ndarray))
         inputs = tuple(a for a in given if not isinstance(a, np.ndarray))
+        if not inputs and is_stored(func):
+            self._env[call.outputs[0]] = _Kept(func, constants)
+            return
         if not inputs:
             self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
             return
@@ -144,6 +156,17 @@ class _Reader:
         read = with_activations(_activations_first(func, given), len(inputs))
         self._calls.append(Call(name, kind, read, inputs, constants, outputs))
 
+    def _with_kept(self, func: PrimFunc, given: list[Given]) -> tuple[PrimFunc, list[Given]]:
+        """Inline stored constants in a function that reads activations, too, and fold all others."""
+        activations = any(isinstance(a, int) for a in given)
+        for at in reversed(range(len(given))):
+            kept = given[at]
+            if isinstance(kept, _Kept):
+                reading = inlined(func, at, kept.func, kept.arrays) if activations else None
+                given[at : at + 1] = self._folder.fold(kept.func, kept.arrays) if reading is None else kept.arrays
+                func = func if reading is None else reading
+        return func, given
+
     def _check_types(self, call: OperatorCall, func: PrimFunc) -> None:
         """Raise `GraphError` if a PrimFunc writes elements of another type than the call has: beyond the tensor's end."""
         for value, buffer in zip(call.outputs, outputs_of(func), strict=False):
@@ -154,6 +177,7 @@ class _Reader:
 
     def _output(self, given: Given, inputs: Sequence[int]) -> int:
         """Return a function output's tensor; function inputs and constants are copied into a new tensor."""
+        given = self._folder.fold(given.func, given.arrays)[0] if isinstance(given, _Kept) else given
         computed = isinstance(given, int)
         if computed and given not in inputs:
             return given

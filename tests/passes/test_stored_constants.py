@@ -118,3 +118,63 @@ def test_generic_kernels(kind: str, form: str, tmp_path: Path) -> None:
     made = tvm_cascade.compile(tmp_path / "net.onnx", target="host", output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "net.onnx").to_dict()["match"] is True
     assert weight_bytes(made) < 48 * 34 * BITS[kind] // 8 + 33 * 3 * 5 + 64
+
+
+OTHERS: dict[str, tuple[tuple[int, ...], int, tuple[int, ...], tuple[int, ...], onnx.NodeProto]] = {
+    "table": ((90, 16), 0, (1, 5), (1, 5, 16), helper.make_node("Gather", ["real", "x"], ["y"])),
+    "groups": ((16, 4, 3, 3), 0, (1, 16, 5, 5), (1, 16, 3, 3), helper.make_node("Conv", ["x", "real"], ["y"], group=4)),
+    "transposed": (
+        (8, 6, 3, 3),
+        1,
+        (1, 8, 4, 4),
+        (1, 6, 6, 6),
+        helper.make_node("ConvTranspose", ["x", "real"], ["y"]),
+    ),
+    "line": ((12, 8, 3), 0, (1, 8, 9), (1, 12, 7), helper.make_node("Conv", ["x", "real"], ["y"])),
+    "sum": ((1, 20, 20), 1, (1, 20, 20), (1, 20, 20), helper.make_node("Add", ["x", "real"], ["y"])),
+    "transposed product": ((20, 32), 0, (3, 32), (3, 20), helper.make_node("Gemm", ["x", "real"], ["y"], transB=1)),
+}
+
+
+@pytest.mark.parametrize("kind", ("int4", "int8"))
+@pytest.mark.parametrize("reader", OTHERS)
+def test_other_readers(reader: str, kind: str, tmp_path: Path) -> None:
+    shape, axis, inputs, outputs, node = OTHERS[reader]
+    values, zeros = numbers(kind, shape, (shape[axis],))
+    scales = np.random.default_rng(6).uniform(0.01, 0.03, shape[axis]).astype("float32")
+    constants = [stored("w", values, kind), stored("z", zeros, kind), numpy_helper.from_array(scales, "s")]
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["real"], axis=axis), node]
+    write(tmp_path / "net.onnx", nodes, inputs, outputs, constants)
+    if reader == "table":
+        model = onnx.load(tmp_path / "net.onnx")
+        model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+        onnx.save(model, tmp_path / "net.onnx")
+    made = tvm_cascade.compile(tmp_path / "net.onnx", target="host", output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "net.onnx").to_dict()["match"] is True
+    packed_axis = shape[-1] if kind == "int8" or shape[-1] % 2 == 0 else shape[-1] + 1
+    numbers_bytes = int(np.prod(shape[:-1])) * packed_axis * BITS[kind] // 8
+    assert weight_bytes(made) <= numbers_bytes * 1.1 + 4 * shape[axis] + 64 < 4 * values.size
+
+
+def test_matmul_n_bits(tmp_path: Path) -> None:
+    random, (depth, units, size) = np.random.default_rng(8), (40, 6, 16)
+    blocks = -(-depth // size)
+    values = random.integers(0, 16, (units, blocks * size))
+    scales = random.uniform(0.01, 0.03, (units, blocks)).astype("float32")
+    zeros = random.integers(0, 16, (units, blocks))
+    data = np.frombuffer(packed(values, "uint4"), "uint8").reshape(units, blocks, size // 2)
+    offsets = np.concatenate([np.frombuffer(packed(row, "uint4"), "uint8") for row in zeros])
+    names = ["x", "w", "s", "z"]
+    attributes: dict[str, Any] = {"K": depth, "N": units, "bits": 4, "block_size": size}
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **attributes)
+    constants = [numpy_helper.from_array(a, n) for a, n in ((data, "w"), (scales, "s"), (offsets, "z"))]
+    write(tmp_path / "net.onnx", [node], (1, depth), (1, units), constants)
+    model = onnx.load(tmp_path / "net.onnx")
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "net.onnx")
+    x = random.standard_normal((1, depth)).astype("float32")
+    made = tvm_cascade.compile(tmp_path / "net.onnx", target="host", output=tmp_path / "p")
+    real = (values - np.repeat(zeros, size, 1)) * np.repeat(scales, size, 1)
+    outputs = tvm_cascade.run(tmp_path / "p", inputs={"x": x}).outputs
+    np.testing.assert_allclose(outputs["y"], x @ real[:, :depth].T.astype("float32"), rtol=1e-5, atol=1e-5)
+    assert weight_bytes(made) <= depth * units // 2 + blocks * units * 5 + 64

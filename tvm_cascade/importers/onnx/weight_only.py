@@ -33,7 +33,7 @@ def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
 
 def matmul_by_bits(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     """Convert MatMulNBits of ONNX Runtime: weights `[N][blocks of K][bytes]`, the lowest bits first."""
-    x, packed, scales, zeros, order, bias = [*inputs[:6], *[None] * (6 - len(inputs))]
+    x, packed, scales, zeros, order, bias = (inputs[i] for i in range(6))  # None for those left out
     depth, units, bits, size = (int(attrs.get(n, d)) for n, d in (("K", 0), ("N", 0), ("bits", 4), ("block_size", 0)))
     data, factors = constant_of(packed), constant_of(scales)
     if data is None or factors is None or order is not None or bits not in (2, 4, 8) or not size:
