@@ -9,6 +9,7 @@ these, as the same operators of a `.tflite` file do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -31,12 +32,16 @@ from tvm_cascade.passes.main_rewriting import (
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
-_BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}) | _TESTS
+_BINARY = _TESTS | {
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "mod", "floor_mod", "floor_divide", "atan2",
+    "logical_and", "logical_or", "logical_xor",
+}  # fmt: skip
 _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 _UNARY = frozenset((
     "quantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
     "sqrt", "rsqrt", "sign", "floor", "ceil", "round", "erf", "sin", "cos", "nn.silu", "nn.softplus", "nn.gelu",
-    "nn.gelu_tanh", "astype",
+    "nn.gelu_tanh", "astype", "tan", "acos", "asin", "atan", "sinh", "cosh", "acosh", "asinh", "atanh", "trunc", "isnan", "isinf",
+    "isfinite", "logical_not",
 ))  # fmt: skip
 
 
@@ -49,7 +54,8 @@ def to_channels_last(mod: tvm.IRModule, by_pixel: bool = True) -> tvm.IRModule:
 def images_last(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with the images of a float network's `main` in NHWC: those of convolutions, pools, concats, means and operators
     element by element. Weights keep their layout. `mod` itself where it has no such image, or cannot be read."""
-    main: Any = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
+    untyped: Any = mod
+    main: Any = next((f for g, f in untyped.functions.items() if g.name_hint == "main"), None)
     if not isinstance(getattr(main, "body", None), relax.SeqExpr) or not main.is_pure:
         return mod
     plain = all(isinstance(b, relax.VarBinding) for b in bindings_of(main))
@@ -69,7 +75,7 @@ class _ChannelsLast(Moves):
         self.handlers: dict[str, Callable[[Value], Placed]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(("nn.max_pool2d", "nn.avg_pool2d"), self._pool),
-            **dict.fromkeys(("mean", "sum", "max", "min"), self._reduce),
+            **dict.fromkeys(("mean", "sum", "max", "min", "prod", "variance", "std"), self._reduce),
             **dict.fromkeys(("nn.softmax", "nn.log_softmax"), self._softmax),
             "matmul": self._matmul,
             "concat": self._concat,
@@ -245,23 +251,33 @@ class _ChannelsLast(Moves):
 
     def _unary(self, call: Value) -> Placed:
         """An elementwise operator in the layout of its input; the axis of a quantization moves with the channels."""
-        placed = self._place(call.args[0])
+        placed = self._ordered(call.args[0])
         rest = list(call.args[1:])
-        if not placed.last:
+        if not placed.axes:
             return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
-        return Placed(self.bb.emit(elementwise(call, placed.value, rest, LAST_AXIS)), last=True)
+        return replace(placed, value=self.bb.emit(elementwise(call, placed.value, rest, placed.axes)))
 
 
 class _Images(_ChannelsLast):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod, by_pixel=False)
-        kinds = {"nn.conv2d", "nn.max_pool2d", "nn.avg_pool2d", "concat", "mean", *_VIEWS, *_BINARY, *_UNARY}
+        kinds = {
+            "nn.conv2d",
+            "nn.max_pool2d",
+            "nn.avg_pool2d",
+            "concat",
+            "mean",
+            "permute_dims",
+            *_VIEWS,
+            *_BINARY,
+            *_UNARY,
+        }
         self.handlers = {kind: handler for kind, handler in self.handlers.items() if kind in kinds}
 
-    def _place(self, value: Value) -> Placed:
+    def _ordered(self, value: Value) -> Placed:
         """Where a value is: in NHWC if it was turned before, for another reader."""
-        placed = super()._place(value)
-        turned = None if placed.last else self.moved.get((placed.value, True))
+        placed = super()._ordered(value)
+        turned = None if placed.axes else self.moved.get((placed.value, True))
         return placed if turned is None else Placed(turned, last=True)
 
     def _convolution(self, call: Value) -> Placed:

@@ -6,8 +6,8 @@ elements move stored integers where these stand for real numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -28,6 +28,12 @@ class Placed:
 
     value: Value
     last: bool = False
+    order: tuple[int, ...] = ()  # neither layout: by axis of `value`, the axis of its counterpart
+
+    @property
+    def axes(self) -> Mapping[int, int]:
+        """By axis of the counterpart, the axis of `value`; empty where they are the same."""
+        return LAST_AXIS if self.last else {axis: at for at, axis in enumerate(self.order)}
 
 
 class Moves(Rewriting):
@@ -37,6 +43,7 @@ class Moves(Rewriting):
         super().__init__(mod)
         self.placed: dict[Value, Placed] = {}
         self.moved: dict[tuple[Value, bool], Value] = {}
+        self.arranged: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self.split: dict[Value, Stored] = {}  # split of stored integers -> what was split
 
     def _other(self, value: Value) -> Placed:
@@ -52,7 +59,21 @@ class Moves(Rewriting):
     # where values are ------------------------------------------------------------------------------------------------
 
     def _place(self, value: Value) -> Placed:
+        """Where a value is, in NHWC or the layout of the old function."""
+        placed = self._ordered(value)
+        return Placed(self._arranged(placed, range(len(placed.order)))) if placed.order else placed
+
+    def _ordered(self, value: Value) -> Placed:
+        """Where a value is, in any order of its axes."""
         return self.placed.get(value, Placed(value)) if isinstance(value, relax.Var) else Placed(value)
+
+    def _arranged(self, placed: Placed, axes: Sequence[int]) -> Value:
+        """A value in the given order of the axes of its counterpart."""
+        order = tuple(placed.order.index(axis) for axis in axes)
+        key = (placed.value, order)
+        if key not in self.arranged:
+            self.arranged[key] = self._rearranged(placed.value, lambda v: self._permuted(v, order), order)
+        return self.arranged[key]
 
     def _first_of(self, value: Value) -> Value:
         """`value` of the old function in its own layout."""
@@ -63,7 +84,9 @@ class Moves(Rewriting):
 
     def _last_of(self, value: Value) -> Value:
         """`value` of the old function, of rank 4, with its channels last."""
-        placed = self._place(value)
+        placed = self._ordered(value)
+        if placed.order:
+            return self._arranged(placed, TO_LAST)
         return placed.value if placed.last else self._transposed(placed.value, last=True)
 
     def _last_where(self, value: Value, kept: bool) -> Placed:
@@ -109,10 +132,10 @@ class Moves(Rewriting):
 
     def _made_real(self, stored: Stored) -> Placed:
         """The real numbers that integers of the old function stand for, in the layout of these."""
-        placed = self._place(stored.tensor)
-        axis = LAST_AXIS[stored.axis % 4] if placed.last else stored.axis
+        placed = self._ordered(stored.tensor)
+        axis = placed.axes[stored.axis % len(placed.axes)] if placed.axes else stored.axis
         numbers = self._first_of(stored.scale), self._first_of(stored.zero_point)
-        return Placed(self._real(Stored(placed.value, *numbers, axis)), placed.last)
+        return replace(placed, value=self._real(Stored(placed.value, *numbers, axis)))
 
     # operators -------------------------------------------------------------------------------------------------------
 
@@ -154,11 +177,27 @@ class Moves(Rewriting):
 
     def _view(self, call: Value) -> Placed:
         """A reshape; a source of one pixel reads the same in both layouts."""
-        placed, shape = self._place(call.args[0]), shape_of(call)
+        placed, shape = self._ordered(call.args[0]), shape_of(call)
+        if (placed.last or placed.order) and (seen := self._view_in_order(placed, call)) is not None:
+            return seen
         source = placed.value if placed.last and shape_of(call.args[0])[2:] == (1, 1) else self._first_of(call.args[0])
         if self._is_bias(source):
             return Placed(self.bb.emit(relax.op.reshape(source, list(shape))))
         return Placed(self._rearranged(source, lambda v: self._reshaped(v, shape)))
+
+    def _view_in_order(self, placed: Placed, call: Value) -> Placed | None:
+        """A reshape that splits axes, in the order that its source has, or one that merges these into an image, in NHWC."""
+        old, shape = shape_of(call.args[0]), shape_of(call)
+        order = placed.order or tuple(TO_LAST)
+        if (parts := _splits(old, shape)) is not None:
+            axes = tuple(part for axis in order for part in parts[axis])
+            made = self._rearranged(placed.value, lambda v: self._reshaped(v, [shape[a] for a in axes]))
+            return Placed(made, last=True) if axes == tuple(TO_LAST) else Placed(made, order=axes)
+        if not placed.order or len(shape) != 4 or (parts := _splits(shape, old)) is None:
+            return None
+        whole = self._arranged(placed, [part for axis in TO_LAST for part in parts[axis]])
+        made = self._rearranged(whole, lambda v: self._reshaped(v, [shape[a] for a in TO_LAST]))
+        return Placed(made, last=True)
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
         """`value` reshaped; a constant is folded."""
@@ -170,6 +209,9 @@ class Moves(Rewriting):
     def _permute(self, call: Value) -> Placed:
         axes = call.attrs.axes
         order = [int(a) for a in axes] if axes is not None else list(reversed(range(len(shape_of(call)))))
+        placed = self._ordered(call.args[0])
+        if placed.order:  # the next reader moves the elements, once
+            return Placed(placed.value, order=tuple(order.index(axis) for axis in placed.order))
         source = self._first_of(call.args[0])
         return Placed(self._rearranged(source, lambda v: self._permuted(v, order), order))
 
@@ -265,6 +307,19 @@ class Moves(Rewriting):
     def _is_bias(self, value: Value) -> bool:
         stored = self.stored.get(value)
         return stored is not None and len(shape_of(value)) == 1 and constant_of(stored.tensor) is not None
+
+
+def _splits(whole: Sequence[int], parts: Sequence[int]) -> list[list[int]] | None:
+    """The axes of shape `parts` that each axis of shape `whole` is split into; None where a reshape is no such split."""
+    found, at = list[list[int]](), 0
+    for extent in whole:
+        start, size = at, 1
+        while at < len(parts) and (size < extent or at == start):
+            size, at = size * parts[at], at + 1
+        if size != extent or at == start:
+            return None
+        found.append(list(range(start, at)))
+    return found if at == len(parts) else None
 
 
 def _stored_number(stored: Stored, value: float) -> float | None:

@@ -118,6 +118,32 @@ def filled(g: Graph) -> str:
     return g.conv(g.op("MaxPool", g.op("Relu", x), kernel_shape=[2, 2]), (6, 8, 1, 1))
 
 
+def shuffled(g: Graph) -> str:
+    x = g.op("Relu", g.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    x = g.op("Reshape", x, g.const([1, 2, 4, 8, 6], "int64"))
+    x = g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3, 4]), g.const([1, 8, 8, 6], "int64"))
+    return g.conv(x, (6, 8, 3, 3), pads=[1] * 4)
+
+
+def depth_to_space_and_back(g: Graph) -> str:
+    x = g.op("Relu", g.conv(g.op("DepthToSpace", g.conv("x", (8, 4, 3, 3)), blocksize=2), (5, 2, 1, 1)))
+    return g.conv(g.op("SpaceToDepth", x, blocksize=2), (3, 20, 1, 1))
+
+
+def instances_normalized(g: Graph) -> str:
+    x = g.op("InstanceNormalization", g.conv("x", (8, 4, 3, 3)), g.random(8), g.random(8))
+    return g.conv(g.op("Atan", x), (3, 8, 1, 1))
+
+
+def split_and_read(g: Graph) -> str:
+    """A map in an order of its own that an operator without a rule reads, and a transpose of images in the file."""
+    x = g.op("Relu", g.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    y = g.op("Transpose", g.op("Reshape", x, g.const([1, 2, 4, 8, 6], "int64")), perm=[0, 2, 4, 3, 1])
+    y = g.op("Reshape", g.op("CumSum", y, g.const(2, "int64")), g.const([1, 24, 8, 2], "int64"))
+    x = g.op("Transpose", g.conv(x, (24, 8, 1, 1)), perm=[0, 1, 3, 2])
+    return g.op("Concat", g.op("Flatten", y), g.op("Flatten", g.conv(x, (2, 24, 3, 3))), axis=1)
+
+
 def turned_in_the_file(g: Graph) -> str:
     x = g.op("Transpose", "x", perm=[0, 3, 1, 2])
     return g.op("Transpose", g.conv(x, (8, 4, 3, 3)), perm=[0, 2, 3, 1])
@@ -139,6 +165,10 @@ NETWORKS = {
     "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
     "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "multiply": 1, "add": 2}),
     "filled": (filled, IMAGE, {"transpose": 2, "conv2d": 2, "max_pool2d": 1}),
+    "shuffled": (shuffled, IMAGE, {"transpose": 3, "conv2d": 2}),
+    "depth to space and back": (depth_to_space_and_back, IMAGE, {"transpose": 4, "conv2d": 3}),
+    "instances normalized": (instances_normalized, IMAGE, None),
+    "split and read": (split_and_read, IMAGE, None),
     "linear of rank three": (linear, (2, 7, 6), {"dense": 2}),
     "linear of rank four": (linear, (1, 2, 3, 6), {"dense": 2}),
     "linear of rank one": (linear, (6,), {"dense": 2}),

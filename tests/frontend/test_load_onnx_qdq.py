@@ -130,6 +130,32 @@ def test_convolutions_in_groups(tmp_path: Path, dtype: str) -> None:
     assert kinds.count("conv2d") == 2 and kinds.count("depthwise_conv2d") == 1
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_shuffles_and_blocks_move_stored_values_once(tmp_path: Path, everywhere: bool) -> None:
+    """A shuffle of channels and a DepthToSpace, whose reshapes and transposes are quantized each (`everywhere`) or not at all."""
+    net = _Network("int8", 11)
+
+    def kept(x: str) -> str:
+        return net.stored(x, 0.03, 120) if everywhere else x
+
+    x = net.stored("x", 1 / 255, 0)
+    a = net.stored(net.convolution(x, (3, 8), 3, pads=[1, 1, 1, 1]), 0.03, 120)
+    a = kept(net.node("Reshape", [a, net.constant(np.array([1, 2, 4, 6, 5]))]))
+    a = kept(
+        net.node(
+            "Reshape", [kept(net.node("Transpose", [a], perm=[0, 2, 1, 3, 4])), net.constant(np.array([1, 8, 6, 5]))]
+        )
+    )
+    net.scales[a] = 0.03
+    b = net.stored(net.convolution(a, (8, 8), 1), 0.05, 128)
+    b = net.node("DepthToSpace", [b], blocksize=2)
+    net.scales[b] = 0.05
+    y = net.stored(net.convolution(b, (2, 3), 1), 0.05, 128)
+    net.finish(tmp_path / "n.onnx", y, [1, 3, 6, 5], [1, 3, 12, 10])
+    kinds = _compare(tmp_path / "n.onnx", (1, 3, 6, 5), 0.05, 2)
+    assert kinds.count("transpose") == 4  # of the input and the output, the shuffle and the blocks
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_what_quantizers_leave_between_operators(tmp_path: Path, dtype: str) -> None:
     """Parts, concatenations of unequal scales, clips by computed bounds, transposed convolutions, and means that are
