@@ -61,11 +61,11 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
 
     from tvm_cascade import frontend
     from tvm_cascade.cost import AnalyticCost, find_device
+    from tvm_cascade.measured.finalists import judge, program_of
     from tvm_cascade.parallel import Options, schedule
     from tvm_cascade.parallel.units import unit_graph
     from tvm_cascade.runtime import Session, compile_stages
     from tvm_cascade.runtime.bench import LocalBench
-    from tvm_cascade.staging.measured.finalists import judge, program_of
     from tvm_cascade.staging.program.graph import stage_graph
     from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 

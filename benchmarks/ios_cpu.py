@@ -16,6 +16,11 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
 from tvm_cascade.cost.records import RecordStore, median_interval
 from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.measured.finalists import judge, program_of
+from tvm_cascade.measured.measure import CpuRunner
+from tvm_cascade.measured.runners import analytic_of
+from tvm_cascade.measured.search import search_learned
+from tvm_cascade.measured.tune_stages import tune_stages
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.substitution_read import read_function
@@ -23,11 +28,6 @@ from tvm_cascade.passes.substitution_write import fold
 from tvm_cascade.runtime import Session, compile_stages, host_target
 from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.schedules.tuning.metaschedule import Search
-from tvm_cascade.staging.measured.finalists import judge, program_of
-from tvm_cascade.staging.measured.measure import CpuRunner
-from tvm_cascade.staging.measured.runners import analytic_of
-from tvm_cascade.staging.measured.search import search_learned
-from tvm_cascade.staging.measured.tune_stages import tune_stages
 from tvm_cascade.staging.program.graph import StageGraph, stage_graph
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.substitution.export_onnx import export_onnx
@@ -41,7 +41,7 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
     """The same network and weights under every schedule, in turn, and in TVM's default build.
 
     `searched` is the analytic model's schedule; `ios` is the one of the three that `stages` would keep after whole runs
-    (`staging.measured.finalists`), timed in other runs than those that chose it.
+    (`measured.finalists`), timed in other runs than those that chose it.
     """
     rows: list[Row] = []
     for name in args.networks:

@@ -31,14 +31,14 @@ import tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.measured import MeasuredCost
 from tvm_cascade.errors import CascadeError
+from tvm_cascade.measured.search import measured_model, search_measured
+from tvm_cascade.measured.tune_stages import tune_stages
 from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
 from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.schedules.tuning.metaschedule import Search
-from tvm_cascade.staging.measured.search import measured_model, search_measured
-from tvm_cascade.staging.measured.tune_stages import tune_stages
 from tvm_cascade.staging.program.cuda import cuda_target
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages

@@ -31,9 +31,9 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.measured.choose_module import fastest, staged
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import read_function
-from tvm_cascade.staging.measured.choose_module import fastest, staged
 from tvm_cascade.substitution.costs import CUDNN, STAGES, TVM, Figure, Latency, cudnn
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchOptions, search

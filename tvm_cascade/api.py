@@ -252,9 +252,9 @@ def _stages(
 ) -> tuple[Stages, str]:
     """Search a stage schedule and return the JSON object and the text of `stages`."""
     from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.measured import search as command
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
-    from tvm_cascade.staging.measured import search as command
 
     if is_graph_file(models[0]) and len(models) == 1:
         return stages_of_authors_file(models[0], request, readings[0])

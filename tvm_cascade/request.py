@@ -32,6 +32,7 @@ OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
 LEAST_BESIDE = (
     256  # bytes of RAM that every image takes beside its arena: an exception's frame and those of a few calls
 )
+_NO_CAP_TIME = 1.2  # `PlanOptions.max_time` by default
 TimeLimit = Annotated[float | None, checks.optional(checks.seconds)]  # seconds of searching; None: to its end
 
 
@@ -127,6 +128,12 @@ class PlanRequest(Asked):
         if self.weights == "stream" and self.ram_weights:
             raise UsageError("--weights stream reads all weights into buffers of its own: leave --ram-weights out")
         return self
+
+    def __post_init__(self) -> None:
+        """Check every value; `sram="min"` is the smallest arena on a named board too, whose RAM is then no cap."""
+        if self.sram == "min" and self.max_time is None:
+            object.__setattr__(self, "max_time", _NO_CAP_TIME)
+        Asked.__post_init__(self)
 
     def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
         """Return the request with a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""
@@ -259,7 +266,7 @@ class SearchRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class StagesRequest(SearchRequest):
-    """Options for `stages`, the search for a stage schedule (`staging.measured.search`)."""
+    """Options for `stages`, the search for a stage schedule (`measured.search`)."""
 
     batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
     unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one

@@ -46,7 +46,7 @@ PRECISIONS = {
     TF32: 4e-3,
 }  # and the largest error, as a share of the largest expected value
 CUDNN = "cudnn"  # part of the names of programs that call it
-COPIES = 16  # of a kernel in the CUDA graph that times it, as `staging.measured.measure_cuda` has them
+COPIES = 16  # of a kernel in the CUDA graph that times it, as `measured.measure_cuda` has them
 EVICT = "evict"  # the program that reads more than the cache holds
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
 

@@ -261,8 +261,8 @@ def keep_faster(results: Path, folder: Path) -> tuple[int, int]:
     is faster at."""
     from statistics import median
 
+    from tvm_cascade.measured.choose_library import CUDNN, MARGIN
     from tvm_cascade.staging.kernels.records import KernelRecords, Record
-    from tvm_cascade.staging.measured.choose_library import CUDNN, MARGIN
 
     data: dict[str, Any] = json.loads(results.read_text())
     records, machine = KernelRecords(folder), data["gpu"].split(",")[0]

@@ -92,11 +92,11 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "staging.program": ALGORITHMS | {"schedules", "passes", "staging.kernels"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request", "staging.kernels", "staging.program"},
     "runtime": ALGORITHMS | {"schedules", "passes", "staging.kernels", "staging.program"},
-    "staging.measured": ALGORITHMS | {"schedules", "passes", "staging.kernels", "staging.program", "runtime"},
-    "optimizing": ALGORITHMS | {"schedules", "passes", "importers", "staging.program", "staging.measured", "runtime"},
+    "measured": ALGORITHMS | {"schedules", "passes", "staging.kernels", "staging.program", "runtime"},
+    "optimizing": ALGORITHMS | {"schedules", "passes", "importers", "staging.program", "measured", "runtime"},
     "deploy": ALGORITHMS
     | {"schedules", "passes", "pipeline", "runtime", "staging.kernels", "staging.program"}
-    | {"staging.measured", "tensor_spec"},
+    | {"measured", "tensor_spec"},
     "boards": ALGORITHMS,
     "emit": ALGORITHMS | {"schedules", "passes", "pipeline", "tensor_spec", "boards", "report"},
     "checking": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "pipeline", "tensor_spec", "emit"},

@@ -82,7 +82,8 @@ def test_values_get_their_own_types() -> None:
     assert isinstance(made.plan.max_macs, float) and made.kernels.database == Path("counts.json")
     assert made.time.clock == 168_000_000
     assert made.emit.board == "b.json" and made.load.input_shapes == {"x": (1, 2)}
-    assert request_of("host", {"sram": "min"}) == request_of("host", {"sram": None}) == request_of("host", {})
+    assert request_of("host", {"sram": "min", "max_time": None}) == request_of("host", {"max_time": 1.2})
+    assert request_of("host", {"sram": None}) == request_of("host", {})
 
 
 def test_unknown_options_are_named() -> None:

@@ -21,13 +21,13 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cuda_toolkit import find_nvcc
+from tvm_cascade.measured.measure_cuda import CudaRunner, evicted_bytes, without
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.staging.kernels.cuda_default import on_tensor_cores
-from tvm_cascade.staging.measured.measure_cuda import CudaRunner, evicted_bytes, without
 from tvm_cascade.staging.program.cuda import cuda_target, emit_cuda
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.staging.program.kernels import build_kernels

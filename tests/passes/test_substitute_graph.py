@@ -12,12 +12,12 @@ from tvm import relax
 from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.measured.choose_module import decide, fastest
 from tvm_cascade.optimizing import module as optimize_functions
 from tvm_cascade.optimizing.module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.passes.substitute_graph import SubstituteGraph, substitute
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
-from tvm_cascade.staging.measured.choose_module import decide, fastest
 from tvm_cascade.substitution.costs import CUDNN, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules

@@ -14,11 +14,14 @@ from click.testing import CliRunner
 import tvm_cascade
 from tvm_cascade.boards.board import load_board
 from tvm_cascade.boards.room import room_of, rooms_by_core
+from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core
 from tvm_cascade.machine import Room
 from tvm_cascade.report.screen import command_lines, labelled
 from tvm_cascade.report.verdict import Need, holding, part_of, verdict
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.testing.builder import Net
 
 SHAPES = "shapes.tflite"
 MODELS = ("kws_dscnn_int8", "person_detect", "micro_speech_quantized", "swiftnet_vww_uint8")
@@ -51,6 +54,21 @@ def test_a_plan_is_one_screen(options: dict[str, object]) -> None:
 def test_plans_of_models_are_one_screen(model: str, test_data: Path) -> None:
     shutil.copy(test_data / "models" / f"{model}.tflite", ".")
     require_screen(CliRunner().invoke(main, ["plan", f"{model}.tflite"]).stdout)
+
+
+def test_the_smallest_arena_may_be_asked_for_on_a_board() -> None:
+    """`sram="min"` asks for what a target without a board has by default; a board alone makes its RAM the cap."""
+    assert PlanRequest(sram="min").max_time == PlanOptions().max_time
+    net = Net("int8")
+    x = net.input((1, 32, 32, 8))
+    for _ in range(4):
+        x = net.conv(x, 8)
+    mod = net.finish(x)
+    least = tvm_cascade.plan(mod, target="cortex-m4").peak_bytes
+    assert tvm_cascade.plan(mod, target="stm32f446re", sram="min").peak_bytes == least
+    assert tvm_cascade.plan(mod, target="stm32f446re").peak_bytes > least
+    options = ["--target", "stm32f446re", "--sram", "min", "--json"]
+    assert json.loads(CliRunner().invoke(main, ["plan", str(SHAPES), *options]).stdout)["peak_bytes"] <= least
 
 
 def test_what_exceeds_ram_or_weights_does_not_fit_and_ends_with_1() -> None:

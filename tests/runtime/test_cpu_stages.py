@@ -16,6 +16,10 @@ from tvm_cascade.cost.interface import features
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
 from tvm_cascade.cost.records import CONCURRENT, MERGE, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.measured import finalists
+from tvm_cascade.measured.measure import CpuRunner
+from tvm_cascade.measured.runners import analytic_of
+from tvm_cascade.measured.search import search_learned, search_measured, stages
 from tvm_cascade.parallel import Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.join_networks import join_networks
@@ -24,10 +28,6 @@ from tvm_cascade.runtime import has_cuda, threads
 from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.schema import schema_of
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
-from tvm_cascade.staging.measured import finalists
-from tvm_cascade.staging.measured.measure import CpuRunner
-from tvm_cascade.staging.measured.runners import analytic_of
-from tvm_cascade.staging.measured.search import search_learned, search_measured, stages
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.builder import Net
 

@@ -21,6 +21,12 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.measured import MeasuredCost
 from tvm_cascade.cost.records import CONCURRENT, RecordStore, stage_key
 from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.measured.choose_module import fastest_on, staged
+from tvm_cascade.measured.measure import CpuRunner
+from tvm_cascade.measured.measure_farm import QUICK, FarmRunner, fill_for_search
+from tvm_cascade.measured.runners import runner_on
+from tvm_cascade.measured.search import search_measured, stages
+from tvm_cascade.measured.tune_stages import tune_stages
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.request import StagesRequest
@@ -29,12 +35,6 @@ from tvm_cascade.runtime.farm import Farm, Tracker
 from tvm_cascade.runtime.farm_bench import FarmBench
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.staging.kernels.records import KernelRecords
-from tvm_cascade.staging.measured.choose_module import fastest_on, staged
-from tvm_cascade.staging.measured.measure import CpuRunner
-from tvm_cascade.staging.measured.measure_farm import QUICK, FarmRunner, fill_for_search
-from tvm_cascade.staging.measured.runners import runner_on
-from tvm_cascade.staging.measured.search import search_measured, stages
-from tvm_cascade.staging.measured.tune_stages import tune_stages
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc

@@ -22,6 +22,9 @@ from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.measured import choose_library
+from tvm_cascade.measured.measure_cuda import CudaRunner
+from tvm_cascade.measured.search import stages
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.request import StagesRequest
@@ -29,9 +32,6 @@ from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import FailedRunError, LocalBench, Program
 from tvm_cascade.runtime.library_kernels import Library
 from tvm_cascade.staging.kernels.records import KernelRecords
-from tvm_cascade.staging.measured import choose_library
-from tvm_cascade.staging.measured.measure_cuda import CudaRunner
-from tvm_cascade.staging.measured.search import stages
 from tvm_cascade.staging.program.concat import write_in_place
 from tvm_cascade.staging.program.cuda import emit_cuda
 from tvm_cascade.staging.program.kernels import build_kernels

@@ -18,6 +18,9 @@ from tvm.ir.utils import derived_object
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.measured.measure import CpuRunner
+from tvm_cascade.measured.search import stages
+from tvm_cascade.measured.tune_stages import BenchMachine, tune_stages
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.request import StagesRequest
@@ -41,9 +44,6 @@ from tvm_cascade.staging.kernels.records import (
     threaded,
 )
 from tvm_cascade.staging.kernels.tuning import Machine, design, tune
-from tvm_cascade.staging.measured.measure import CpuRunner
-from tvm_cascade.staging.measured.search import stages
-from tvm_cascade.staging.measured.tune_stages import BenchMachine, tune_stages
 from tvm_cascade.staging.program.cuda import cuda_target
 from tvm_cascade.staging.program.graph import StageGraph, stage_graph
 from tvm_cascade.staging.program.kernels import build_kernels

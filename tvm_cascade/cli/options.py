@@ -63,8 +63,8 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     return click.option(*(flags or [f"--{name.replace('_', '-')}"]), name, **told | more)
 
 
-def parse_cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return None if value == "min" else parse_bytes(context, option, value)
+def parse_cap(context: click.Context, option: click.Parameter, value: str | None) -> int | str | None:
+    return value if value == "min" else parse_bytes(context, option, value)
 
 
 def parse_bytes(_context: click.Context, _option: click.Parameter, value: str | int | None) -> int | None:

@@ -14,7 +14,7 @@ import click
 _MODEL = ("target", "details", "report", "json")
 _MEMORY = ("sram", "ram", "flash", "weights", "memory", "stream-input", "stored-io")
 _TIME = ("max-time", "max-macs", "objective", "clock", "time-limit")
-_STREAMS = ("hop", "state")
+_STREAMS = ("hop", "axis", "state")
 _CUTS = ("until", "from", "input-shape", "input-value")
 _MEASURED = ("cost", "metaschedule", "database", "tracker", "key", "parallel")
 _FOLDER = ("emit", "arch", "precision")
@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {  # by command: titles and opti
 _LINES = {  # what an option is, in a line
     "alpha": "how much worse a graph may get on the way",
     "arch": "GPU architectures of --emit",
+    "axis": "with --hop: the axis of the input that is time",
     "batch": "batch size, for the analytic cost",
     "beside": "another network that runs at the same time",
     "board": "board by name or .json; default: the target's",

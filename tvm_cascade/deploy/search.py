@@ -10,12 +10,12 @@ import tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.deploy.folder import Emission, Staged, emission_of, emit_folder, require_free
 from tvm_cascade.errors import UsageError
+from tvm_cascade.measured.search import Found
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
 from tvm_cascade.pipeline import Loaded, interface_of
 from tvm_cascade.request import OptimizeRequest, SearchRequest, StagesRequest
 from tvm_cascade.schema.searches import Emitted
-from tvm_cascade.staging.measured.search import Found
 from tvm_cascade.staging.program.cpu import threads
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.staging.program.precision import FP32

@@ -20,14 +20,14 @@ import tvm
 from tvm_cascade.cost.learned import LearnedCost, refine
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, Stages
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
+from tvm_cascade.measured.choose_module import Choice, fastest_on
+from tvm_cascade.measured.measure_farm import on_farm
+from tvm_cascade.measured.runners import analytic_of
 from tvm_cascade.optimizing.node_latency import KernelLatency, NodeRunner
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime.bench import Bench, LocalBench
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.staging.measured.choose_module import Choice, fastest_on
-from tvm_cascade.staging.measured.measure_farm import on_farm
-from tvm_cascade.staging.measured.runners import analytic_of
 from tvm_cascade.substitution.costs import STAGES, Cost, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult

@@ -21,11 +21,11 @@ from tvm_cascade.cost.interface import Groups, Runner
 from tvm_cascade.cost.measured import MeasuredCost
 from tvm_cascade.cost.records import CONCURRENT
 from tvm_cascade.errors import GraphError
+from tvm_cascade.measured.runners import runner_on
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime.bench import Bench
-from tvm_cascade.staging.measured.runners import runner_on
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.substitution.costs import STAGES, Engine, Latency, op_features
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref

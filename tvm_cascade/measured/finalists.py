@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.measured.choose_module import Choice, decide, lowering
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, apart, schedule, stage_ms
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, Program
 from tvm_cascade.runtime.execute import compile_stages
 from tvm_cascade.schema.searches import Timed
-from tvm_cascade.staging.measured.choose_module import Choice, decide, lowering
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.schedule_stages import lower_stages
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 
 from tvm_cascade.cost.interface import Groups
+from tvm_cascade.measured.measure import NetworkRunner
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, LocalBench, Program
 from tvm_cascade.runtime.clock import Timer
 from tvm_cascade.runtime.execute import compile_stages
 from tvm_cascade.staging.kernels.records import TunedKernels
-from tvm_cascade.staging.measured.measure import NetworkRunner
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.library_kernels import with_library
 from tvm_cascade.staging.program.probe import evict_module, probe_module

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.measured.measure import CpuRunner, NetworkRunner
+from tvm_cascade.measured.measure_cuda import CudaRunner
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench
 from tvm_cascade.staging.kernels.records import TunedKernels
-from tvm_cascade.staging.measured.measure import CpuRunner, NetworkRunner
-from tvm_cascade.staging.measured.measure_cuda import CudaRunner
 from tvm_cascade.staging.program.graph import StageGraph
 
 

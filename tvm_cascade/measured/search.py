@@ -20,6 +20,11 @@ from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, Stages, conf
 from tvm_cascade.cost.records import CONCURRENT, RecordStore, measured_kernels
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
+from tvm_cascade.measured.choose_library import Chosen, choose_library, require_cudnn
+from tvm_cascade.measured.finalists import keep_fastest
+from tvm_cascade.measured.measure_farm import QUICK, FarmRunner, fill_for_search, on_farm
+from tvm_cascade.measured.runners import analytic_of, runner_on
+from tvm_cascade.measured.tune_stages import tune_stages
 from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded
@@ -32,11 +37,6 @@ from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schema.searches import Schedule
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.kernels.tuning import Report
-from tvm_cascade.staging.measured.choose_library import Chosen, choose_library, require_cudnn
-from tvm_cascade.staging.measured.finalists import keep_fastest
-from tvm_cascade.staging.measured.measure_farm import QUICK, FarmRunner, fill_for_search, on_farm
-from tvm_cascade.staging.measured.runners import analytic_of, runner_on
-from tvm_cascade.staging.measured.tune_stages import tune_stages
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.network import stage_network
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 
 from tvm_cascade.errors import MissingToolError
+from tvm_cascade.measured.measure_cuda import COPIES, evicted_bytes, evicting, probe
 from tvm_cascade.parallel.merging import merge_classes
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, FailedRunError
 from tvm_cascade.staging.kernels.records import KernelRecords, Record, TunedKernels, digest, record_target
-from tvm_cascade.staging.measured.measure_cuda import COPIES, evicted_bytes, evicting, probe
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.kernels import build_kernels
 from tvm_cascade.staging.program.library_kernels import library_kernel
