@@ -404,7 +404,8 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     """Plan a request and return the plan with the whole frontier."""
     from tvm_cascade.boards.machines import on_board, with_core
     from tvm_cascade.boards.room import room_of, rooms_by_core
-    from tvm_cascade.emit.flash_cap import require_flash
+    from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
+    from tvm_cascade.report.flash_points import flash_frontier
 
     started, asked = time.perf_counter(), request
     request, board = with_core(asked)
@@ -432,12 +433,19 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         wait = limits.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
         told = replace(told, storage=request.plan.weights)
+        if get_core(request.target).family.links and not limits.memory and limits.weights != "stream":
+            points = pipeline.flash_points(loaded, limits, core, counts, planned)
+            told = replace(told, flash_points=flash_frontier(points))
         end = shorter_end(loaded, planned, limits, kernels) if own.sram is None else ""
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     need = told.need
     if need is not None:
         cap = None if request.plan.flash is None else int(request.plan.flash)
-        require_flash(need.constants, cap, need.constants, told.plan.graph.ops)
+        try:
+            require_flash(need.constants, cap, need.constants, told.plan.graph.ops)
+        except FlashExceededError as error:
+            remedies = pipeline.remedies_for_flash(loaded, limits, core, counts)
+            raise error.with_remedies(remedies) from None
         if cap is not None and need.flash > cap:
             likely = f"flash: probably not within --flash, {need.flash} of {cap} bytes by the estimate of code; `compile` links"
             told = replace(told, suggestions=(*told.suggestions, likely))

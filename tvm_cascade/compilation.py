@@ -234,14 +234,25 @@ def project(
         return _project(model, folder, request, build, progress)
     except FlashExceededError as error:
         if build.optimise == "size" or error.constants > error.available:
-            raise
+            raise _with_remedies(error, model, request, build) from None
         usual, how = error, build.optimise
     progress(f"the image needs {usual.needed} bytes of flash, {usual.available} available; making its code small")
     request = replace(request, emit=replace(request.emit, optimise="size"))
     try:
         return _project(model, folder, request, replace(build, optimise="size"), progress)
     except FlashExceededError as error:
-        raise error.after(f"that is with --optimise size, {usual.needed} with {how}") from None
+        tried = error.after(f"that is with --optimise size, {usual.needed} with {how}")
+        raise _with_remedies(tried, model, request, replace(build, optimise="size")) from None
+
+
+def _with_remedies(
+    error: FlashExceededError, model: pipeline.Model, request: Request, build: BuildOptions
+) -> FlashExceededError:
+    """Return the error with the bytes that options save, and what these cost."""
+    counts = with_shipped(request.kernels.database, must_exist=not request.kernels.tune)
+    core = kernel_target(request.target, build.backend, build.optimise)
+    loaded = pipeline.load(model, request.load)
+    return error.with_remedies(pipeline.remedies_for_flash(loaded, request.plan.within_ram(), core, counts))
 
 
 def _project(

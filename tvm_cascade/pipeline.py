@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -42,6 +42,7 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.passes.shrink_channels import RemovedChannels, file_weight_bytes, shrink_channels
 from tvm_cascade.report.estimate import with_waits
+from tvm_cascade.report.flash_points import FlashPoint, flash_remedies
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.report.origin import origins
@@ -58,7 +59,8 @@ from tvm_cascade.schedules.tuning.code_size import code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
-from tvm_cascade.search_monitor import monitor
+from tvm_cascade.schema.refusal import FlashRemedy
+from tvm_cascade.search_monitor import SearchStopped, monitor
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec, graph_io
 
 if TYPE_CHECKING:
@@ -353,6 +355,49 @@ def _flash_bytes(planned: Planned) -> tuple[int, int]:
     prepared = planned.prepared
     kernels = prepared.kernels_of(planned.plan)
     return weight_bytes(kernels), code_bytes(planned.plan, kernels, prepared.core.core)
+
+
+OPTIMISATIONS = ("balanced", "size", "speed")
+_POINTS_OPS = 200  # operators at most of a network that is planned again for a frontier of flash
+
+
+def flash_points(
+    loaded: Loaded, request: PlanRequest, core: KernelTarget, database: Database | None, known: Planned | None = None
+) -> tuple[FlashPoint, ...]:
+    """Plan a network with every `--optimise` and return its flash and estimated cost; skip plans that do not fit.
+
+    `known` is the plan for `core`. A network of more than `_POINTS_OPS` operators is not planned again. If a limit
+    (`search_monitor`) strikes, return those found so far.
+    """
+    found: list[FlashPoint] = []
+    with suppress(SearchStopped):
+        for optimise in OPTIMISATIONS:
+            with suppress(InfeasibleError):
+                own = known if optimise == core.optimise else None
+                if own is None and known is not None and len(known.plan.graph.ops) > _POINTS_OPS:
+                    continue
+                planned = own or plan(loaded, request, KernelSource(replace(core, optimise=optimise), database))
+                work = planned.prepared.estimator()(planned.plan)
+                if work is not None:
+                    counted = round(sum(w.instructions for w in work)), round(sum(w.cycles for w in work))
+                    found.append(FlashPoint(optimise, *_flash_bytes(planned), planned.plan.peak, *counted))
+    return tuple(found)
+
+
+def remedies_for_flash(
+    loaded: Loaded, request: PlanRequest, core: KernelTarget, database: Database | None
+) -> tuple[FlashRemedy, ...]:
+    """List what takes bytes out of the flash of a network, and what that costs; empty if no plan is known."""
+    points = flash_points(loaded, replace(request, weights="linked"), core, database)
+    chosen = next((point for point in points if point.optimise == core.optimise), None)
+    if chosen is None or request.weights in ("file", "stream"):
+        return ()
+    ram = None
+    if not (request.prefetch or request.ram_weights or request.memory):
+        with suppress(InfeasibleError):
+            planned = plan(loaded, replace(request, weights="stream"), KernelSource(core, database))
+            ram = planned.plan.peak + planned.candidate.copied.bytes
+    return flash_remedies(points, chosen, ram)
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:

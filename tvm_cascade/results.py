@@ -16,6 +16,7 @@ from tvm_cascade.messages import short_name
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.dead_channels import dead_channels
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
+from tvm_cascade.report.flash_points import FlashPoint, flash_table
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.placements import Placements
@@ -112,6 +113,7 @@ class PlanResult:
         default_factory=dict, kw_only=True
     )  # bytes of weights that are copied into memories that were named, by name
     ram_weight_bytes: int = field(default=0, kw_only=True)  # of weights that are copied to RAM, beside the arena
+    flash_points: tuple[FlashPoint, ...] = field(default=(), kw_only=True)  # flash against cycles, ascending bytes
     storage: str = field(default="linked", kw_only=True)  # of the weights: linked, section, file or stream
     placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
@@ -251,6 +253,8 @@ class PlanResult:
             found["frame"] = self.frame
         if self.flash is not None:
             found["weight_bytes"], found["estimated_code_bytes"] = self.flash
+        if self.flash_points:
+            found["flash_frontier"] = [point.to_dict() for point in self.flash_points]
         if self.rewritten is not None:
             found["rewritten"] = self.rewritten
         return found
@@ -411,6 +415,8 @@ class PlanResult:
             parts += [f"{self.millijoules} mJ of energy at {self.watts:g} W (est.)"]
         if self.estimates:
             parts += ["", frontier_table(self.plan, self.estimate, self.frontier, self.estimates, self.in_groups)]
+        if self.flash_points:
+            parts += ["", flash_table(self.flash_points)]
         if self.suggestions:
             parts += ["", "less RAM:", *(f"  {line}" for line in self.suggestions)]
         if verbose:

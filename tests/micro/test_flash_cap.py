@@ -75,3 +75,32 @@ def test_flash_that_nothing_is_linked_into_is_refused(tmp_path: Path) -> None:
         api.compile(MODEL, target="host", output=tmp_path / "p", flash=1 << 20)
     with pytest.raises(UsageError, match="--flash caps the flash of an image"):
         api.plan(MODEL, target="host", flash=1 << 20)
+
+
+def test_what_saves_flash_is_told_with_its_price(tmp_path: Path) -> None:
+    """Figures of the refusal are those of the plans themselves."""
+    cap = _weights() - 1
+    stream = api.plan(MODEL, target=TARGET, weights="stream")
+    plain = api.plan(MODEL, target=TARGET)
+    for refused in (
+        lambda: api.plan(MODEL, target=TARGET, flash=cap),
+        lambda: api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=cap),
+    ):
+        with pytest.raises(FlashExceededError, match="--weights file saves") as error:
+            refused()
+        told = {one["option"]: one for one in error.value.to_dict().get("remedies", [])}
+        assert told["--weights file"]["saved_bytes"] == _weights()
+        ram = stream.peak_bytes + stream.ram_weight_bytes - plain.peak_bytes
+        assert told["--weights stream"]["ram_bytes"] == ram > 0
+    assert api.plan(MODEL, target=TARGET, flash=cap, weights="file").need is not None
+
+
+def test_the_frontier_of_flash_has_what_no_other_beats() -> None:
+    told = api.plan(MODEL, target=TARGET)
+    points = told.to_dict().get("flash_frontier", [])
+    flash, cycles = [p["flash_bytes"] for p in points], [p["cycles"] for p in points]
+    assert points and flash == sorted(set(flash)) and cycles == sorted(set(cycles), reverse=True)
+    own = next(p for p in points if p["optimise"] == "balanced")
+    assert told.flash == (own["weight_bytes"], own["estimated_code_bytes"]) and own["cycles"] == told.cycles
+    assert f"--optimise balanced  {own['flash_bytes']:>9} bytes" in told.to_text(details=True)
+    assert "flash_frontier" not in api.plan(MODEL, target="host").to_dict()

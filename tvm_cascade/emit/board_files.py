@@ -13,7 +13,7 @@ from tvm_cascade.boards.board import Board, CounterRegister, UartSide, load_boar
 from tvm_cascade.emit.template import fill_template, template
 
 _BOARD = "board.json"  # the board's own file
-_CONSTANTS = "        *(.rodata .rodata.*)\n        . = ALIGN(4);\n"
+_CONSTANTS = "        *(.rodata .rodata.* .srodata .srodata.*)\n        . = ALIGN(4);\n"
 _WEIGHTS = "*(.tvm_weights .tvm_weights.*)"  # of networks compiled with --weights section
 _WEIGHTS_PLACE = (
     "    /* Weights of networks compiled with --weights section: name another memory here to place them there. */\n"

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tvm_cascade.errors import CascadeError, InfeasibleError
 from tvm_cascade.graph import Op
 from tvm_cascade.messages import short_name
-from tvm_cascade.schema.refusal import Error
+from tvm_cascade.report.flash_points import remedies_text
+from tvm_cascade.schema.refusal import Error, FlashRemedy
 
 _NAMED = 3  # layers that a message names
 
@@ -26,17 +27,26 @@ class FlashExceededError(InfeasibleError):
     """
 
     def __init__(
-        self, needed: int, available: int, constants: int, ops: Sequence[Op], whose: str = "--flash", tried: str = ""
+        self,
+        needed: int,
+        available: int,
+        constants: int,
+        ops: Sequence[Op],
+        whose: str = "--flash",
+        tried: str = "",
+        remedies: Sequence[FlashRemedy] = (),
     ) -> None:
         largest = sorted((op for op in ops if op.weight_bytes), key=lambda op: -op.weight_bytes)[:_NAMED]
         layers = ", ".join(f"{short_name(op.name)} ({op.weight_bytes})" for op in largest)
         self.needed, self.available, self.constants = needed, available, constants
         self.culprits = tuple(op.name for op in largest)
-        self.ops, self.whose = tuple(ops), whose
+        self.ops, self.whose, self.tried, self.remedies = tuple(ops), whose, tried, tuple(remedies)
         if constants > available:
             self.remedy = "weights and tables alone exceed it: a smaller network, or more flash"
         else:
             self.remedy = f"{tried}; a smaller network, or more flash" if tried else "--optimise size takes less code"
+        if remedies:
+            self.remedy = f"{self.remedy}; {remedies_text(remedies)}"
         CascadeError.__init__(
             self,
             f"needs {needed} bytes of flash, {available} available ({whose}), {needed - available} bytes missing; {constants} "
@@ -48,9 +58,15 @@ class FlashExceededError(InfeasibleError):
         """Return the same error, with the attempts to obey the cap."""
         return FlashExceededError(self.needed, self.available, self.constants, self.ops, self.whose, tried)
 
+    def with_remedies(self, remedies: Sequence[FlashRemedy]) -> FlashExceededError:
+        """Return the same error, with what saves bytes and what that costs."""
+        places = self.needed, self.available, self.constants, self.ops
+        return FlashExceededError(*places, self.whose, self.tried, remedies)
+
     def to_dict(self) -> Error:
         """Return the error as an object of JSON."""
-        return {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}
+        found: Error = {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}
+        return {**found, "remedies": list(self.remedies)} if self.remedies else found
 
 
 def require_flash(needed: int, cap: int | None, constants: int, ops: Sequence[Op]) -> None:

@@ -38,6 +38,18 @@ class Point(Estimated):
     channel_groups: Annotated[bool, "Whether it makes channels in groups"]
 
 
+class FlashPoint(TypedDict):
+    """The network planned with an `--optimise`."""
+
+    optimise: Annotated[str, "Its value: size, balanced or speed"]
+    flash_bytes: Annotated[Bytes, "Weights, tables and estimated code"]
+    weight_bytes: Annotated[Bytes, "Weights and tables"]
+    estimated_code_bytes: Annotated[Bytes, "Estimated code"]
+    peak_bytes: Annotated[Bytes, "Arena"]
+    instructions: Annotated[Count, "Estimated instructions of one inference"]
+    cycles: Annotated[Count, "Estimated cycles of one inference, where memory answers at once"]
+
+
 class Layer(TypedDict):
     """An operator with a kernel call in the plan."""
 
@@ -202,6 +214,10 @@ class _Sometimes(TypedDict, total=False):
     frame: Annotated[Frame, "What a frame does, under `--hop`"]
     weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
+    flash_frontier: Annotated[
+        list[FlashPoint],
+        "Flash against cycles, by ascending flash; only of `plan`, for cores that images are linked for",
+    ]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
     states: Annotated[list[Placed], "What a network with states keeps from one call to the next"]
     memories: Annotated[list[Memory], "Memories that were named by `--memory`, in that order"]

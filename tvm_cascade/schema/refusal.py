@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes
+from tvm_cascade.schema.units import Bytes, Ratio, Unit
+
+
+class FlashRemedy(TypedDict):
+    """An option that takes bytes out of the flash of an image."""
+
+    option: Annotated[str, "With its value, such as '--weights file'"]
+    saved_bytes: Annotated[Bytes, "Of flash, estimated where they are code"]
+    ram_bytes: Annotated[int, Unit("bytes"), "More RAM that it takes; negative for less"]
+    instructions_factor: Annotated[Ratio, "Of the estimated instructions of an inference"]
 
 
 class _Shortage(TypedDict, total=False):
     needed_bytes: Annotated[Bytes, "Of kind 'infeasible': arena of the best plan known"]
     available_bytes: Annotated[Bytes, "Of kind 'infeasible': the cap"]
+    remedies: Annotated[list[FlashRemedy], "Of an image that exceeds its flash: what saves bytes, and what that costs"]
 
 
 class Error(_Shortage):
