@@ -1,7 +1,7 @@
 """Stored constants that operators other than float products read: kernels read the integers, too.
 
-    before: w = R.dequantize(...)            after: w = R.call_tir(cls.stored_constant, (integers, scales))
-            y = R.nn.conv2d(x, w, groups=2)         y = R.nn.conv2d(x, w, groups=2)
+    before: w = R.multiply(R.astype(integers), scales)  after: w = R.call_tir(cls.stored_constant, (integers, scales))
+            y = R.nn.conv2d(x, w, groups=2)                    y = R.nn.conv2d(x, w, groups=2)
 
 `relax_ops` does not fold such a call, but inlines it in the functions that read it (`inlined`).
 """

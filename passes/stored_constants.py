@@ -16,6 +16,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, tirx
+from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.schedules.rules.packing import in_bytes
 
 FEWEST = 64  # elements; a smaller constant is kept as floats, which are faster to read
@@ -161,8 +162,8 @@ def read_stored(value: Value, definitions: Mapping[Value, Value]) -> StoredConst
     name, args = name_of(value), value.args if isinstance(value, relax.Call) else ()
     if dtype_of(value) not in (*_STORED, "int32", "float32") or not args:
         return None
-    if name == "relax.dequantize":
-        return _dequantized(value, definitions)
+    if (stored := Stored.read_by(value)) is not None:
+        return _dequantized(stored, definitions)
     if name in _MOVES:
         source = read_stored(args[0], definitions)
         return None if source is None else source.moved(_move(value))
@@ -196,13 +197,13 @@ def _move(call: Value) -> Callable[[np.ndarray], np.ndarray]:
     return lambda a: a.transpose(None if axes is None else [int(x) for x in axes])
 
 
-def _dequantized(call: Value, definitions: Mapping[Value, Value]) -> StoredConstant | None:
-    values, scale, zero = (constant_data(a, definitions) for a in call.args[:3])
+def _dequantized(stored: Stored, definitions: Mapping[Value, Value]) -> StoredConstant | None:
+    values, scale, zero = (constant_data(v, definitions) for v in (stored.tensor, stored.scale, stored.zero_point))
     if values is None or scale is None or zero is None or str(values.dtype) not in _STORED:
         return None
     along = [1] * values.ndim
     if scale.size > 1 or zero.size > 1:
-        along[int(call.attrs.axis)] = -1
+        along[stored.axis] = -1
 
     def spread(numbers: np.ndarray) -> np.ndarray:
         return np.broadcast_to(numbers.reshape(along if numbers.size > 1 else [1] * values.ndim), values.shape)

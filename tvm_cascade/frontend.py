@@ -107,8 +107,9 @@ def load(
     Returns
     -------
     IRModule
-        Its `main` computes the model. Quantized operators are `dequantize -> operator -> quantize` islands, for
-        `passes.LowerQuantized`; `io_spec` reads names, types and quantization of inputs and outputs back from it.
+        Its `main` computes the model. Quantized operators are islands, operators of real numbers between stored integers
+        (`passes.islands`), for `passes.LowerQuantized`; `io_spec` reads names, types and quantization of inputs and outputs
+        back from it.
 
     Raises
     ------
