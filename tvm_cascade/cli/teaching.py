@@ -30,7 +30,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {  # by command: titles and opti
     },
     "validate": {
         "Basics": ("data", "target", "board", "port", "range", "json"),
-        "Memory": _MEMORY,
+        "Memory": tuple(name for name in _MEMORY if name != "weights"),
         "Time": ("max-time", "max-macs", "time-limit"),
         "Cuts": _CUTS,
     },
