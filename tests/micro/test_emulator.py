@@ -192,3 +192,17 @@ def test_missing_emulator_names_the_remedy(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingToolError, match="qemu-system-arm is not installed: apt-get install"):
         run(tmp_path / "x.elf", load_board("microbit"), toy.interface, toy_inputs)
+
+
+@pytest.mark.parametrize("target", ["riscv32", "cortex-m0plus"])
+def test_constants_of_the_c_library_are_copied(tmp_path: Path, emulator: None, target: str) -> None:
+    """Those of picolibc lie in small sections of data (.sdata, .srodata)."""
+    pytest.importorskip("onnx")
+    from onnx import helper
+
+    from tvm_cascade.testing.onnx_nodes import check_network
+
+    x = np.linspace(-3, 3, 40, dtype="float32").reshape(1, 40)
+    nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Tanh", "Sinh", "Cosh", "Atan")]
+    wanted = [np.tanh(x), np.sinh(x), np.cosh(x), np.arctan(x)]
+    check_network(tmp_path, nodes, {"x": x}, ["Tanh", "Sinh", "Cosh", "Atan"], {}, target=target, wanted=wanted)
