@@ -90,7 +90,9 @@ def multi_row_variant(site: Site, rows: int) -> Variant | str:
 def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
     """Convert the operator to reshaped NHWC tensors: every `rows` rows of W columns become a row of `rows * W` columns."""
     inputs, output = tuple(_long(t, rows) for t in spec.inputs), _long(spec.output, rows)
-    return replace(spec, inputs=inputs, output=output, tile_rows=1, joined_rows=rows)
+    # a stride or a padding at the end of a file's single column means nothing there, and would between columns
+    attributes = replace(spec.attributes, strides=(1, 1), padding=(0, 0, 0, 0))
+    return replace(spec, inputs=inputs, output=output, attributes=attributes, tile_rows=1, joined_rows=rows)
 
 
 def _long(tensor: TensorType, rows: int) -> TensorType:

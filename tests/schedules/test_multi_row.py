@@ -52,6 +52,16 @@ def test_whole_maps_are_exact(target: str, backend: str, emulator: None, tmp_pat
 
 
 @pytest.mark.emulator
+def test_a_stride_along_a_single_column_is_none(emulator: None, tmp_path: Path) -> None:
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 12, 1, 8)), 6, kernel=1, stride=(1, 2))
+    made = api.compile(net.finish(x), target="cortex-m4", output=tmp_path / "p", layerwise=True)
+    kernels = prepare(net.finish(x), kernel_target("cortex-m4", "c")).kernels_of(made.plan)
+    assert [k.rows for k in kernels if isinstance(k, MultiRowSteps)] == [12]
+    assert api.run(tmp_path / "p", board=made.board).equals_host
+
+
+@pytest.mark.emulator
 @pytest.mark.parametrize("target,backend", [("cortex-m4", "c"), ("cortex-m55", "obj")])
 def test_rings_of_taller_steps_are_exact(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
     """One cascade in steps of two rows: kernels write two rows of a ring, and read them where its end lies between."""
