@@ -23,7 +23,7 @@ from tvm_cascade.passes.integer.data_movement import transposed
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.int16_lookup import te_interpolated
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.task import Output, Task, bounded_multiplier, lowers
+from tvm_cascade.passes.integer.task import Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import BYTE_TYPES, NotLowered
@@ -72,11 +72,13 @@ def _along_last(task: Task, x: Quantized, beta: float) -> Value:
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
-
-    def compute(a: Tensor, exps: Tensor) -> Tensor:
-        return _te_softmax(a, exps, _rounded_once(out) if to_reals else _as_reference(out.dtype))
-
-    return task.emitter.call("softmax", compute, [x.source, table], axis=len(out.shape) - 1, clamp=out.clamp)
+    stored, attrs = _as_reference(out.dtype), {"axis": len(out.shape) - 1, "clamp": out.clamp}
+    if to_reals:
+        m, s = bounded_multiplier(np.float64(2.0**-_FRACTION) / np.float64(out.scale))
+        stored = _Stored(_FRACTION, lambda value: out.stored(out.rescaled(value, m, s, 1 << _FRACTION)))
+        if not fixed or out.shape[-1] > steps:  # as many equal classes are ties, rounded otherwise by kernels of bytes
+            attrs |= {"multiplier": m, "shift": s, "output_zero_point": out.zero_point}
+    return task.emitter.call("softmax", lambda a, exps: _te_softmax(a, exps, stored), [x.source, table], **attrs)
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
@@ -132,12 +134,6 @@ def _as_reference(dtype: str) -> _Stored:
     """Store quotients in steps of the type's width above its lowest value, as TFLite does."""
     low, high = fp.range_of(dtype)
     return _Stored(fp.bits_of(dtype), lambda value: fp.te_clamp(value + i32(low), low, high, dtype))
-
-
-def _rounded_once(out: Output) -> _Stored:
-    """Store quotients, which are defined on real numbers, in the quantization of `out`."""
-    m, s = bounded_multiplier(np.float64(2.0**-_FRACTION) / np.float64(out.scale))
-    return _Stored(_FRACTION, lambda value: out.stored(out.rescaled(value, m, s, 1 << _FRACTION)))
 
 
 def _te_softmax(x: Tensor, exps: Tensor, stored: _Stored) -> Tensor:

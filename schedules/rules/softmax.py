@@ -52,6 +52,8 @@ def read_softmax(spec: OperatorSpec) -> Softmax | None:
     dtype = spec.inputs[0].dtype
     if not {dtype, spec.output.dtype} <= {"int8", "uint8"} or spec.constants[0].dtype != np.int32:
         return None
+    if spec.attributes.multiplier is not None:  # stored at a scale other than a 256th
+        return None
     if len(lead) > 1:  # tensors with a row axis must have batch 1
         if lead[0] != 1:
             return None

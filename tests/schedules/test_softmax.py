@@ -135,3 +135,36 @@ def test_firmware_equals_litert(
     report = api.run(tmp_path / "p", board=made.board, check=str(model)).to_dict()
     assert report["match"] is True
     assert isinstance(report["instructions"], int) and report["instructions"] <= limit, report["instructions"]
+
+
+@pytest.mark.parametrize(("scale", "zero_point", "classes"), [(1 / 18.5, -2, 3), (1 / 256, -128, 512)])
+def test_a_result_of_another_scale_or_of_ties(
+    scale: float, zero_point: int, classes: int, emulator: None, tmp_path: Path
+) -> None:
+    """Kernels of bytes store 256ths and round halves up: 1/512 of equal classes is half a step, and stays 0 here."""
+    pytest.importorskip("onnx")
+    from onnx import helper
+
+    from tvm_cascade.testing.onnx_nodes import save_network
+
+    constants = {"s": np.float32(0.25), "z": np.int8(0), "t": np.float32(scale), "u": np.int8(zero_point)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+        helper.make_node("Softmax", ["r"], ["y"], axis=1),
+        helper.make_node("QuantizeLinear", ["y", "t", "u"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "t", "u"], ["out"]),
+    ]
+    x = (
+        np.zeros((1, classes), "float32")
+        if classes > 256
+        else np.random.default_rng(0).normal(size=(21, classes)).astype("float32")
+    )
+    path = save_network(tmp_path / "m.onnx", nodes, {"x": x}, ["out"], constants)
+    reals = np.exp(np.round(x / 0.25) * 0.25)
+    want = np.round(reals / reals.sum(1, keepdims=True) / scale).clip(-128 - zero_point, 127 - zero_point) * scale
+    for target in ("cortex-m4", "cortex-m55"):
+        made = api.compile(path, target=target, output=tmp_path / target)
+        report = api.run(tmp_path / target, board=made.board, inputs={"x": x})
+        assert report.equals_host
+        np.testing.assert_allclose(report.outputs["out"], want, atol=1e-6)
