@@ -985,6 +985,8 @@ def validate(
         of the least and the greatest amplitude.
     timeout : float
         Seconds that a board has for a sample; 60 by default.
+    by_layer : path, optional
+        The float `.onnx` file that a quantized `.onnx` was made from: the error of every quantized tensor against it.
     progress, options
         As in `plan`, but for `clock` and `watts`.
 
@@ -1000,7 +1002,7 @@ def validate(
     InfeasibleError, LoadError, MissingToolError, ToolError, UnsupportedOperatorError
         As in `compile` and `run`; the reference or Pillow is not installed.
     """
-    own = ("port", "range_", "timeout")
+    own = ("port", "range_", "timeout", "by_layer")
     planning = {key: value for key, value in options.items() if key not in own}
     asked = ValidateRequest.of({**options, "target": target, "board": board})
     from tvm_cascade.validation.validate_model import validate_model

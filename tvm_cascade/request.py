@@ -313,6 +313,7 @@ class ValidateRequest(Asked):
         None  # of images (one, or by channel) and sounds
     )
     timeout: Annotated[float, checks.seconds] = 60.0  # seconds, of a sample on a board
+    by_layer: OptionalPath = None  # the float file that a quantized one was made from
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +423,7 @@ class ValidateKeywords(PlanningKeywords, total=False):
     port: str | None
     range_: tuple[float, float] | Sequence[tuple[float, float]] | None
     timeout: float
+    by_layer: str | Path | None
 
 
 class PlanKeywords(PlanningKeywords, total=False):

@@ -220,3 +220,38 @@ def test_what_is_missing_is_said_in_one_line(
     assert f"pip install 'tvm-cascade[{extra}]'" in done.stderr
     with pytest.raises(MissingToolError):
         tvm_cascade.quantize(tmp_path / f"m{suffix}", data=tmp_path, output=tmp_path / f"q{suffix}")
+
+
+def test_error_by_layer(network: Path, data: Path, tmp_path: Path) -> None:
+    """An outlier in the calibration makes the first layer coarse: its tensor is the worst, and errors are ONNX Runtime's."""
+    own = np.load(data)
+    tvm_cascade.quantize(network, data=data, output=tmp_path / "q.onnx")
+    report = tvm_cascade.validate(tmp_path / "q.onnx", data={"x": own["x"]}, layerwise=True, by_layer=network)
+    ratios = [one.snr_db for one in report.layers]
+    assert len(ratios) >= 3 and ratios == sorted(ratios) and ratios[0] > 10
+    last = next(one for one in report.layers if one.operator == "Gemm")
+    gaps = []
+    for k in range(N):
+        feed = {"x": own["x"][k : k + 1]}
+        want, have = (runtime_function(path)(feed).popitem()[1] for path in (network, tmp_path / "q.onnx"))
+        gaps.append(have - want)
+    np.testing.assert_allclose(last.rmse, np.sqrt(np.mean(np.square(gaps))), rtol=1e-5)
+    np.testing.assert_allclose(last.max_abs_diff, np.max(np.abs(gaps)), rtol=1e-5)
+    assert "error by layer, against the float file, worst first:" in report.to_text()
+    assert [one["tensor"] for one in report.to_dict()["layers"]] == [one.tensor for one in report.layers]  # type: ignore[typeddict-item]
+    coarse = {"x": own["x"].copy()}
+    coarse["x"][0, 0, 0, 0] = 400
+    tvm_cascade.quantize(network, data=coarse, output=tmp_path / "coarse.onnx")
+    worse = tvm_cascade.validate(tmp_path / "coarse.onnx", data={"x": own["x"]}, layerwise=True, by_layer=network)
+    assert worse.layers[0].snr_db < ratios[0] - 10
+
+
+def test_other_files_have_no_layers_in_common(network: Path, data: Path, tmp_path: Path) -> None:
+    own = np.load(data)["x"]
+    tvm_cascade.quantize(network, data=data, output=tmp_path / "q.onnx")
+    with pytest.raises(UsageError, match=r"no quantized tensor that .*net.onnx names"):
+        tvm_cascade.validate(network, data={"x": own}, layerwise=True, by_layer=network)
+    with pytest.raises(UsageError, match=r"--by-layer compares a quantized .onnx file with the float .onnx"):
+        tvm_cascade.validate(tmp_path / "q.onnx", data={"x": own}, by_layer="net.tflite")
+    with pytest.raises(LoadError, match="no such file"):
+        tvm_cascade.validate(tmp_path / "q.onnx", data={"x": own}, by_layer=tmp_path / "none.onnx")

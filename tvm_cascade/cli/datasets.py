@@ -41,6 +41,8 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
         "for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip
 @option(ValidateRequest, "timeout", "Limit on one sample on a board.", metavar="SECONDS")
+@option(ValidateRequest, "by_layer", "Of a quantized .onnx file: the float file that it was made from. The error of every "
+        "quantized tensor is told, worst first.", metavar="FLOAT.onnx")  # fmt: skip
 @planning_alone
 @prints(Validation)
 @guarded

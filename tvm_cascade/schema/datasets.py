@@ -7,7 +7,23 @@ from typing import Annotated, TypedDict
 from tvm_cascade.schema.units import Count, Ratio, Seconds
 
 
-class Validation(TypedDict):
+class LayerDifference(TypedDict):
+    """Error of a quantized tensor against the float file."""
+
+    tensor: Annotated[str, "Its name in both files"]
+    operator: Annotated[str, "Kind of the operator that writes it"]
+    rmse: Annotated[Ratio, "Root of the mean square error, in real values"]
+    max_abs_diff: Annotated[Ratio, "Largest absolute error"]
+    snr_db: Annotated[
+        float | None, "Squares of the float values over squares of errors, in decibels; null without an error"
+    ]
+
+
+class _SometimesOfValidation(TypedDict, total=False):
+    layers: Annotated[list[LayerDifference], "With --by-layer: quantized tensors, worst first"]
+
+
+class Validation(_SometimesOfValidation):
     """The results of a compiled network on a data set, beside the reference's. A class is the first largest output."""
 
     model: Annotated[str, "Name of the model's file"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
 
 import numpy as np
 
 from tvm_cascade.schema.datasets import Validation
 from tvm_cascade.schema.filled import filled
+from tvm_cascade.validation.by_layer import LayerError, layer_table
 
 _FEW = 12  # classes whose matrix is printed, or pairs that are
 
@@ -34,10 +36,12 @@ class ValidationReport:
     # above 1000 classes
     classes: tuple[str, ...]  # what labels 0, 1, ... are called: the folders of the data, else empty
     seconds: float  # wall time
+    layers: tuple[LayerError, ...] = ()  # quantized tensors against the float file, worst first; with --by-layer
 
     def to_dict(self) -> Validation:
         """Return the JSON object of `tvm-cascade validate --json`."""
-        return filled(Validation, self)
+        layers = [asdict(one) | {"snr_db": one.snr_db if isfinite(one.snr_db) else None} for one in self.layers]
+        return filled(Validation, self, **({"layers": layers} if self.layers else {}))
 
     def to_text(self) -> str:
         """Format the report for reading."""
@@ -53,6 +57,8 @@ class ValidationReport:
             f"difference      rmse {self.rmse:.6g}, mean {self.mae:.6g}, largest {self.max_abs_diff:.6g}, in real values",
             f"cosine          {self.cosine:.6f}",
         ]
+        if self.layers:
+            lines += ["", *layer_table(self.layers, _FEW)]
         if self.confusion is not None:
             lines += ["", *self._confusion_text(np.array(self.confusion))]
         return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.request import LoadRequest, ValidateRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
+from tvm_cascade.validation.by_layer import layer_errors, require_float_original
 from tvm_cascade.validation.programs import HOST, require_board, target_for
 from tvm_cascade.validation.references import require_reference
 from tvm_cascade.validation.report import ValidationReport
@@ -36,6 +38,8 @@ def validate_model(
     board = asked.board or HOST
     port = require_board(board, asked.port)
     require_data(data)
+    if asked.by_layer is not None:
+        require_float_original(model, asked.by_layer)
     options = {**options, "stateless": True}  # samples are apart: the reference begins every one of them anew
     loading = LoadRequest.of(options)
     if loading.hop is not None:
@@ -53,4 +57,9 @@ def validate_model(
         folder = Path(place) / "project"
         built_for = {} if asked.board is None else {"board": board}
         compile(model, target=target, output=folder, progress=progress, **built_for, **options)
-        return validate_folder(folder, model, samples, board, asked.timeout, progress, port)
+        report = validate_folder(folder, model, samples, board, asked.timeout, progress, port)
+    if asked.by_layer is None:
+        return report
+    progress(f"{model.stem}: comparing layers with {asked.by_layer.name}")
+    floats = io_spec(pipeline.load(asked.by_layer, LoadRequest(input_shapes=loading.input_shapes)).mod)
+    return replace(report, layers=layer_errors(model, asked.by_layer, open_samples(data, floats.inputs, asked.range_)))
