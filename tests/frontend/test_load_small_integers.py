@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -15,7 +16,13 @@ import tvm_cascade
 from tvm_cascade.errors import LoadError
 from tvm_cascade.testing.tflite import ModelWriter
 
-WINDOW = {"strideH": 2, "strideW": 2, "dilationHFactor": 1, "dilationWFactor": 1, "fusedActivationFunction": 1}
+WINDOW: dict[str, Any] = {
+    "strideH": 2,
+    "strideW": 2,
+    "dilationHFactor": 1,
+    "dilationWFactor": 1,
+    "fusedActivationFunction": 1,
+}
 
 
 def packed(values: np.ndarray, bits: int = 4) -> bytes:
@@ -111,7 +118,10 @@ def onnx_network(path: Path, kind: str, form: str, scales_of: int = 16) -> tuple
     element = getattr(TensorProto, kind)
     weights = helper.make_tensor("w", element, values.shape, packed(values), raw=True)
     offset = helper.make_tensor("z", element, shape, packed(np.asarray(zeros)), raw=True)
-    attributes = {"axis": {"tensor": 0, "axis": 1, "block": 0}[form], **({"block_size": 16} if form == "block" else {})}
+    attributes: Any = {
+        "axis": {"tensor": 0, "axis": 1, "block": 0}[form],
+        **({"block_size": 16} if form == "block" else {}),
+    }
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["real"], **attributes),
         helper.make_node("MatMul", ["x", "real"], ["y"]),
@@ -139,3 +149,26 @@ def test_blocks_that_do_not_divide_are_refused(tmp_path: Path) -> None:
     onnx_network(tmp_path / "net.onnx", "INT4", "block", scales_of=8)
     with pytest.raises(LoadError, match="blocks of 16 along axis 0"):
         tvm_cascade.load(str(tmp_path / "net.onnx"))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("bits", "kind"), [(8, 9), (4, 17)])
+@pytest.mark.parametrize("scales_of", ("tensor", "channel"))
+def test_constants_that_an_operator_dequantizes_stay_small(
+    scales_of: str, bits: int, kind: int, emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    random, writer = np.random.default_rng(4), ModelWriter()
+    weights = random.integers(-7, 8, (12, 3, 3, 8)).astype("int8")
+    scales = random.uniform(0.02, 0.05, 12 if scales_of == "channel" else 1).astype("float32")
+    x, y = writer.activation((1, 9, 9, 8), "float32"), writer.tensor((1, 5, 5, 12), "float32")
+    stored = writer.tensor(
+        weights.shape, "int8", scales if scales.size > 1 else float(scales[0]), data=weights, name="kernel"
+    )
+    real, bias = writer.tensor(weights.shape, "float32"), writer.tensor((12,), "float32", data=np.ones(12, "float32"))
+    writer.operator("DEQUANTIZE", [stored], [real], "DequantizeOptions", inner=True)
+    writer.operator("CONV_2D", [x, real, bias], [y], "Conv2DOptions", **WINDOW)
+    (tmp_path / "plain.tflite").write_bytes(writer.finish())
+    with_small(tmp_path / "plain.tflite", tmp_path / "net.tflite", weights, kind, bits)
+    made = tvm_cascade.compile(tmp_path / "net.tflite", target="cortex-m4", output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "plain.tflite").to_dict()["match"] is True
+    assert sum(op.weight_bytes for op in made.plan.graph.ops) == weights.size // 2 + 2 * 4 * 12  # all fit 4 bits

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
@@ -20,7 +21,7 @@ from tvm_cascade.passes.integer.task import Elementwise, Output
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 from tvm_cascade.passes.islands.reader import EXPLICIT_AXIS
 from tvm_cascade.passes.islands.stored import Stored
-from tvm_cascade.passes.main_rewriting import Value, relax
+from tvm_cascade.passes.main_rewriting import Value, constant_of, relax
 from tvm_cascade.passes.sorting import emit_top_k
 from tvm_cascade.program.quant import STORED_TYPES
 
@@ -98,11 +99,23 @@ def _broadcast_to(net: Network, op: Operator) -> Value:
 def _dequantize(net: Network, op: Operator) -> Value:
     """Mark a DEQUANTIZE of the file by `EXPLICIT_AXIS`: its readers are float operators, which round differently."""
     tensor = net.get_input_tensors(op)[0]
+    if not net.has_expr(tensor.tensor_idx) and tensor.qnn_params:
+        return _dequantized_constant(net, tensor)
     if not net.has_expr(tensor.tensor_idx) or not tensor.qnn_params or not net.shape(tensor):
         return net.convert_dequantize(op)
     params = tensor.qnn_params
     value = net.get_expr(tensor.tensor_idx)
     return Stored(value, params["scale"], params["zero_point"], EXPLICIT_AXIS).reals
+
+
+def _dequantized_constant(net: Network, tensor: Any) -> Value:
+    """Return a stored constant as real numbers, by tensor or channel: of a network with quantized weights alone."""
+    data = net.get_tensor_value(tensor)
+    scale, zero = (np.asarray(constant_of(tensor.qnn_params[name])) for name in ("scale", "zero_point"))
+    axis = int(tensor.qnn_params["axis"]) if scale.size > 1 else EXPLICIT_AXIS
+    zeros = np.broadcast_to(zero.reshape(-1), scale.shape) if scale.size > 1 else zero
+    value = relax.const(np.ascontiguousarray(data), str(data.dtype))
+    return Stored(value, relax.const(scale, "float32"), relax.const(zeros.astype("int32"), "int32"), axis).reals
 
 
 @converts("QUANTIZE")
