@@ -114,6 +114,7 @@ _OWN_LINES = {  # where a command means something else
 }
 
 EXAMPLES: dict[str, tuple[str, str]] = {
+    "benchmark": ("benchmark program --check net.onnx", "benchmark tuned --against before.json"),
     "allocate": ("allocate buffers.csv -o placed.csv", "allocate buffers.csv --capacity 64KiB"),
     "bundle": ("bundle wake words -o both", "bundle wake words -o both --board mps2-an386"),
     "compare": ("compare before.json after.json", "compare firmware/v1 firmware/v2"),
