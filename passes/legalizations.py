@@ -237,6 +237,19 @@ def _mean(bb: Any, call: Any) -> Any:
     return bb.call_te(lambda x: te.compute(x.shape, lambda *i: tirx.Div(x(*i), count), name="mean"), total)
 
 
+def _sign(bb: Any, call: Any) -> Any:
+    """Lower a sign: of NaN it is NaN, as in ONNX Runtime and LiteRT. TVM's is 0, as in PyTorch."""
+    if not str(call.ty.dtype).startswith("float"):
+        return _by_tvm(bb, call)
+
+    def compute(x: Any) -> Any:
+        return te.compute(
+            x.shape, lambda *i: tirx.Select(tirx.isnan(x(*i)), x(*i), topi.sign(x)(*i)), name="sign_or_nan"
+        )
+
+    return bb.call_te(compute, call.args[0], primfunc_name_hint="sign")
+
+
 def _place_of_extreme(largest: bool) -> Legalization:
     """Lower `argmax` or `argmin`: the first of equal elements, a NaN before any, as in PyTorch and NumPy.
 
@@ -360,6 +373,7 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.argmax": _place_of_extreme(largest=True),
     "relax.argmin": _place_of_extreme(largest=False),
     "relax.mean": _mean,
+    "relax.sign": _sign,
     "relax.add": _of_truths(tirx.any),
     "relax.multiply": _product,
     "relax.maximum": _of_two(tirx.max, tirx.any),

@@ -17,6 +17,7 @@ _INF, _NAN = float("inf"), float("nan")
 _LINE = (_NAN, _INF, -_INF, 0.0, -0.0, 0.5, -0.5, 1.0, -2.5, 6.0, 30.0, -30.0, 90.0, -104.0, 1e4, -1e30)
 _ROWS = ((_NAN, 1, 2), (1, _NAN, -_INF), (-_INF, -_INF, -_INF), (_INF, _INF, 1), (_INF, -_INF, 0), (-100, -200, 3))
 _ELEMENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "sign": lambda t, x: t.sign(x),
     "softshrink": lambda t, x: t.nn.functional.softshrink(x),
     "logsigmoid": lambda t, x: t.nn.functional.logsigmoid(x),
     "logit": lambda t, x: t.logit(x, 1e-3),

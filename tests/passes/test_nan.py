@@ -29,6 +29,7 @@ Z[0, 3], Z[0, 4, :3, :3] = -np.inf, -np.inf
 CASES = {
     "Relu": (("x",), {}, np.maximum(X, 0)),
     "Clip": (("x", "zero", "two"), {}, np.clip(X, 0, 2)),
+    "Sign": (("x",), {}, np.sign(X)),
     "HardSigmoid": (("x",), {"alpha": 0.5}, np.clip(X * np.float32(0.5) + np.float32(0.5), 0, 1)),
     "Max": (("x", "y"), {}, np.maximum(X, Y)),
     "Min": (("x", "y"), {}, np.minimum(X, Y)),
@@ -106,3 +107,11 @@ def test_constants_stand_in_front() -> None:
     for kind in (tirx.Max, tirx.Min):
         ((one,),) = (collect(kept.body, kind),)
         assert isinstance(one.a, tirx.FloatImm)
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+def test_signs_on_cores(tmp_path: Path, emulator: None, target: str) -> None:
+    x = np.array([[np.nan, -np.nan, 1, -1, 0, -0.0, np.inf, -np.inf] * 4], "float32")
+    check_network(
+        tmp_path, [helper.make_node("Sign", ["x"], ["y"])], {"x": x}, ["y"], {}, target=target, wanted=[np.sign(x)]
+    )

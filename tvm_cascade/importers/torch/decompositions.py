@@ -98,6 +98,10 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
         aten.logit.default: _Rule(always, odds),
         aten.pad.default: _Rule(_is_cropped, _cropped),
         aten.pow.Tensor_Scalar: _Rule(lambda node: node.args[1] in (0.5, -0.5), powers),
+        aten.sign.default: _Rule(
+            lambda node: node.args[0].meta["val"].is_floating_point(),
+            lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype),  # 0 of NaN, which stays NaN in ONNX
+        ),
         aten.signbit.default: _Rule(lambda node: node.args[0].meta["val"].is_floating_point(), negative),
         aten.softshrink.default: _Rule(always, shrunk),
         stored.default: _Rule(_is_narrow, lambda *args: _clamped(torch, stored, *args)),
