@@ -30,7 +30,8 @@ from tvm_cascade.emit.host import HostProgram
 from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.total_ram import RamExceededError
 from tvm_cascade.emit.write_image import BuildOptions
-from tvm_cascade.errors import CascadeError, InfeasibleError, MissingToolError, UsageError
+from tvm_cascade.errors import CascadeError, InfeasibleError, MissingToolError, NotOptimizedError, UsageError
+from tvm_cascade.messages import short_name
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
@@ -182,6 +183,8 @@ def plan_for(
     """
     with SearchMonitor(request.plan.time_limit) as limit:
         planned = _planned(loaded, request, build, progress)
+        if request.emit.require == "optimized":
+            _require_optimized(planned, request.target)
         progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")
         pipeline.check(planned, lambda line: progress(f"{loaded.name}: {line}"))
         whole = request.emit.report is not None
@@ -189,6 +192,21 @@ def plan_for(
             planned, loaded, started, progress, whole=whole, flash=True, flash_wait=request.plan.flash_wait
         )
     return planned, replace(told, limited=limit.limited, storage=request.plan.weights)
+
+
+def _require_optimized(planned: pipeline.Planned, target: str) -> None:
+    """Raise `NotOptimizedError` if a layer with multiply-accumulates has the generic kernel."""
+    kernels, graph = planned.prepared.kernels, planned.prepared.graph
+    generic = [
+        op.name for op, k in zip(graph.ops, kernels, strict=True) if op.macs and k is not None and k.rule == "generic"
+    ]
+    if generic:
+        named = ", ".join(map(short_name, generic[:3])) + (f" and {len(generic) - 3} more" if len(generic) > 3 else "")
+        raise NotOptimizedError(
+            f"{target} has no kernel of its own for {named}; leave --require optimized out and they get the generic one, or "
+            "choose another --target",
+            tuple(generic),
+        )
 
 
 def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:

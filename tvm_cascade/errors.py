@@ -170,6 +170,13 @@ class InfeasibleError(CascadeError):
         return {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}
 
 
+class NotOptimizedError(CascadeError):
+    """Layers without a kernel made for the core, where `--require optimized` was given."""
+
+    kind = "not_optimized"
+    exit_status = 1
+
+
 class ValidationError(CascadeError):
     """A solution refused by its independent validator: a defect in this project, never in the input."""
 

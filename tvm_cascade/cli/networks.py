@@ -54,6 +54,8 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
 @board(EmitRequest, "Board by name, or the path of a board's .json. [default: the target's own]")
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")
 @option(EmitRequest, "optimise", "What kernels are made for: few bytes of code, or few instructions.")
+@option(EmitRequest, "require", "Refuse a network where a layer with multiply-accumulates has the generic kernel, several times "
+        "slower than one made for the core: `optimized`.")  # fmt: skip
 @option(KernelRequest, "tune", "Count variants of kernels in the board's emulator and take the best (minutes).")
 @option(KernelRequest, "metaschedule", "With --target host: let MetaSchedule tune row kernels on this machine; records are kept "
         "in this folder and used again.", metavar="DIR")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,25 @@ def symbol_address(path: Path, name: str) -> int:
         if not found:
             raise LoadError(path, f"has no symbol {name}: its linker script is of an older version")
         return int(found[0]["st_value"])
+
+
+_HEAP = re.compile(r"_?(malloc|calloc|realloc|free|sbrk)(_r)?\Z")
+_SOFT_FLOAT = re.compile(  # of libgcc: by the Arm EABI's names, and by its own
+    r"__aeabi_(c?[fd](add|r?sub|mul|div|r?cmp\w*|neg)|[fd]2\w+|u?[il]2[fd]|ul2[fd]|h2f\w*)\Z"
+    r"|__(add|sub|mul|div|neg|eq|ne|lt|le|gt|ge|cmp|unord|fix|fixuns|float|floatun|extend|trunc)[sdt][sdti]?f\w*\Z"
+)
+
+
+def audited_symbols(path: Path) -> dict[str, list[str]]:
+    """List functions of an image that manage a heap (`heap`) and that compute floats without hardware (`soft_float`)."""
+    from elftools.elf.elffile import ELFFile
+
+    read_sections(path)
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        names = sorted({s.name for s in table.iter_symbols()}) if table is not None else []  # type: ignore[attr-defined]
+    kinds = {"heap": _HEAP, "soft_float": _SOFT_FLOAT}
+    return {kind: [name for name in names if pattern.match(name)] for kind, pattern in kinds.items()}
 
 
 def memory_use(path: Path, board: Board) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from tvm_cascade.boards.board import Board, available_ram
 from tvm_cascade.cache import package_version
 from tvm_cascade.cascading import Plan, PlanOptions, bound_of
 from tvm_cascade.emit.codegen import emit_network
+from tvm_cascade.emit.elf import audited_symbols
 from tvm_cascade.emit.entry import hook_symbol
 from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
 from tvm_cascade.emit.host import HostProgram, host_program
@@ -114,6 +115,7 @@ def write(
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
     of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
+    of_image |= {} if built is None else {"symbols": audited_symbols(built.elf)}
     chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
     stored = _stored(network)
     record = {"interface_version": INTERFACE_VERSION, **({"model": model} if model else {}), "weights": stored}
