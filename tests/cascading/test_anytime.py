@@ -46,7 +46,7 @@ def forget() -> None:
         search_cache.least_memory_order,
         search_cache._kept_searches,
         search_cache._costs,
-        search_cache.row_lives,
+        search_cache._row_lives,
         row_addresses._least,
         row_addresses._smallest,
         assemble._tried,

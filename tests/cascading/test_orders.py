@@ -41,13 +41,13 @@ def test_costs_are_worked_out_up_to_a_count() -> None:
         return 10 + i + len(graph.ops) - j  # the whole network at once is best
 
     rings = [0] * len(graph.tensors)
-    found, proven = best_order(tables, cost, 1 << 40, rings)
+    found, proven = best_order(tables, cost, lambda: 1 << 40, rings)
     needed = len(calls)
     assert proven and sorted(found) == list(range(len(graph.ops))) and 50 < needed < MOST_COSTS
-    assert best_order(tables, cost, 1 << 40, rings, most_costs=needed) == (found, True)
+    assert best_order(tables, cost, lambda: 1 << 40, rings, most_costs=needed) == (found, True)
     calls.clear()
     filed = tuple(range(len(graph.ops)))
-    assert best_order(tables, cost, 1 << 40, rings, most_costs=needed - 1) == (filed, False)
+    assert best_order(tables, cost, lambda: 1 << 40, rings, most_costs=needed - 1) == (filed, False)
     assert len(calls) == needed - 1
 
 

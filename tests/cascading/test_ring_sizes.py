@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from ctypes import CDLL
+from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 
 from tvm_cascade import native
-from tvm_cascade.cascading import cascade, simulate, simulate_compiled, validate
+from tvm_cascade.cascading import cascade, validate
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.cascading.simulate_in_python import most_held_in_python, trace_in_python
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Tile, Window
 from tvm_cascade.testing.graphs import Builder
@@ -67,41 +69,42 @@ def test_what_sums_up_its_input_writes_all_rows_at_once() -> None:
     validate(cascade(graph))
 
 
-def test_segments_of_one_structure_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = Builder()
-    x, blocks = b.input(12, 12, 4), list[range]()
-    for kernel in (3, 3, 5):
-        first = len(b.ops)
-        x = b.add(b.conv(b.relu(x), 4, kernel), b.max_pool(x, 3, 1))
-        blocks.append(range(first, len(b.ops)))
-    tables = AccessTables(b.finish(x))
-    traces: list[int] = []
-    simulate.most_held.cache_clear()
-    compiled, run = native.library(), simulate_compiled.most_held
-    assert compiled is not None
-
-    def counted(library: CDLL, demand: simulate.Demand, writes: Sequence[simulate.Write]) -> tuple[int, ...]:
-        traces.append(len(demand[0]))
-        held = run(library, demand, writes)
-        assert held == simulate.most_held_in_python(demand, tuple(writes))
-        return held
-
-    monkeypatch.setattr(simulate_compiled, "most_held", counted)
-    sizes = [Cascade(tables, block).held() for block in blocks]
-    assert traces == [4, 4], "the first two blocks are one structure"
-    held = [[size[t] for t in sorted(size)] for size in sizes]
-    assert held[0] == held[1] != held[2]
-    assert set(sizes[0]).isdisjoint(sizes[1])
+def _check(cascade_of: Cascade) -> None:
+    """Hold the compiled simulation of a segment to the one in Python."""
+    library = native.library()
+    assert library is not None
+    compiled = cascade_of.tables.compiled(cascade_of.tile)
+    trace = compiled.trace(library, cascade_of.members, cascade_of.accumulating)
+    assert trace.tolist() == trace_in_python(cascade_of)
+    held = compiled.most_held(library, cascade_of.members, cascade_of.accumulating)
+    assert held == most_held_in_python(cascade_of)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_compiled_simulation_holds_as_much(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_simulation_runs_the_same_steps(seed: int) -> None:
     graph = mixed_graph(seed, 16)
-    tables, members = AccessTables(graph), [op.index for op in graph.ops if not op.view]
-    tiles = (ROW, Tile(2), Tile(columns=1), Tile(columns=3))
-    compiled = [(c.held(), c.trace) for c in (Cascade(tables, members, tile) for tile in tiles)]
-    assert compiled[0][1] and native.library() is not None
-    monkeypatch.setattr(native, "library", lambda: None)
-    simulate.most_held.cache_clear()
-    simulate.demanded.cache_clear()
-    assert [(c.held(), c.trace) for c in (Cascade(tables, members, tile) for tile in tiles)] == compiled
+    streamed = [t for t in graph.inputs if streamable(graph, t)] if seed % 2 else []
+    tables = AccessTables(graph, streamed)
+    working = [op.index for op in graph.ops if not op.view]
+    for members in (working, working[3:9], working[-5:]):
+        read = {tables.roots[t].tensor for o in members for t in graph.ops[o].inputs}
+        sources = sorted(tables.source(t) for t in tables.streamed & read)
+        for tile in (ROW, Tile(2), Tile(columns=1), Tile(columns=3)):
+            cascade_of = Cascade(tables, (*sources, *members), tile)
+            _check(cascade_of)
+
+
+def test_the_compiled_simulation_of_what_sums_up_its_input() -> None:
+    b = Builder()
+    kernels = KernelFootprints(accumulator_bytes=64)
+    x = b.relu(b.conv(b.input(8, 4, 2), 2, 3))
+    for _ in range(2):
+        x = b.op("conv1d", [x], [b.tensor((1, 8, 4, 2))], [Window.whole(8)], [IDENTITY], kernels=kernels)
+        x = b.conv(b.relu(x), 2, 3)
+    tables = AccessTables(b.finish(x), accumulators=True)
+    summing = set[int]()
+    for i, j in combinations(range(9), 2):
+        cascade_of = Cascade(tables, range(i, j))
+        summing.add(len(cascade_of.accumulating))
+        _check(cascade_of)
+    assert summing == {0, 1, 2}

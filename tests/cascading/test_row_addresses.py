@@ -131,8 +131,10 @@ def test_bounds_of_segments_are_close_and_never_above_what_they_need() -> None:
         tables = AccessTables(graph, streamed, accumulators=seed % 2 == 0)
         lives = RowLives(SegmentCosts(tables, range(len(graph.ops)), Settings(1, False, False)), overlap=seed % 5 > 0)
         for i, j in combinations(range(len(graph.ops) + 1), 2):
-            bound, needed = RowBounds(lives.costs).up_to(j)[i], lives.bytes(i, j)
+            bound, needed = RowBounds(lives.costs).up_to(j, 1 << 40)[i], lives.bytes(i, j)
             assert bound <= needed, (seed, i, j)
+            cut_off = RowBounds(lives.costs).up_to(j, needed)[i]
+            assert min(bound, needed) == min(cut_off, needed), (seed, i, j)
             told, close = told + 1, close + (bound >= 0.8 * needed)
     assert close > 0.6 * told > 600, (close, told)
 

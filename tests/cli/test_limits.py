@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade import plan as plan_api
+from tvm_cascade.cascading import search_cache
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cli.guard import ended_early
 from tvm_cascade.cli.progress_bar import values
@@ -107,13 +108,18 @@ def chain_of_pools(operators: int) -> None:
     onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)]), "chain.onnx")
 
 
-@pytest.mark.parametrize("operators", [200, 201])
-def test_a_plan_says_what_was_not_searched_for_so_many_operators(operators: int) -> None:
+@pytest.mark.parametrize("operators, rows", [(200, 30_000), (201, 30_000), (20, 100)])
+def test_a_plan_says_what_was_not_searched_for_so_many_operators(
+    operators: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_cache, "_MOST_ROWS", rows)
     chain_of_pools(operators)
     told = json.loads(call("plan", "chain.onnx", "--json").stdout)
-    assert told["limited"] is (operators > 200) and bool(told["not_searched"]) is told["limited"]
+    assert told["limited"] is (operators != 200) and bool(told["not_searched"]) is told["limited"]
     line = ended_early(told)
-    assert ("201 operators: a cap (--sram) may find" in line and "above the lower bound" in line) is told["limited"]
+    assert ("of more than 32 of the 201 operators" in line) is (operators == 201)
+    assert ("168 rows: a cap (--sram) may find" in line) is (operators == 20)
+    assert ("above the lower bound" in line) is told["limited"]
     assert json.loads(call("plan", "chain.onnx", "--layerwise", "--json").stdout)["limited"] is False
 
 

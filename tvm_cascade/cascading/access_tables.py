@@ -22,6 +22,7 @@ import numpy as np
 
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, goes_by_pixels, has_pixels, has_rows, outermost
+from tvm_cascade.cascading.simulate_compiled import StepTables
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
 
 _SHAPES = 256  # shapes of maps and windows of which tables are kept: networks repeat few
@@ -245,6 +246,11 @@ class AccessTables:
         starts = [self._start(t, tile) for t in node.outputs]  # where a part of a join begins
         made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
         return Steps(steps.count, made, steps.reads)
+
+    @cached_method
+    def compiled(self, tile: Tile) -> StepTables:
+        """Return the tables in the form the compiled simulation takes."""
+        return StepTables(self, tile)
 
     def calls(self, members: Sequence[int], accumulating: Sequence[int], tile: Tile) -> int:
         """Count the steps of all `members` together; `accumulating` members sum their inputs."""

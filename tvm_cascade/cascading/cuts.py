@@ -28,12 +28,14 @@ Cost = Callable[[int, int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
 
-def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int | None = None) -> int:
+def smallest_peak(
+    n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int | None = None, most: int = _OUT_OF_REACH
+) -> int:
     """Compute the smallest peak, in bytes, over all cuts of `n` operators into segments.
 
     `cost(i, j, peak)` are the bytes of segment [i, j), or any number up to `peak` if they are at most `peak`;
-    `lower_bound[i, j]` is at most these bytes. `best` is the peak of some cuts, shown while the search runs. Raises
-    `SearchStopped` if a limit strikes first.
+    `lower_bound[i, j]` is at most these bytes. `best` is the peak of some cuts, shown while the search runs. A peak above
+    `most` is only bounded: the result is then a lower bound above `most`. Raises `SearchStopped` if a limit strikes first.
     """
     limit, rest = monitor(), _peaks_after(lower_bound)
     done = [False] * (n + 1)
@@ -49,6 +51,8 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int 
 
     while heap:
         peak, start, end, known = heappop(heap)
+        if peak > most:
+            return peak
         if not known:
             follow(-start)
         if done[end]:

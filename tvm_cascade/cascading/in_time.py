@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tvm_cascade.cascading.layerwise import smaller, without_search
-from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
@@ -21,7 +20,6 @@ from tvm_cascade.cascading.timing import instructions, stripe_columns
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
-_FEW = (4, 16)  # pixels of a step that are tried of large networks, fine first
 _ALIKE = 1.005  # factor within which two estimates are alike
 PlanOf = Callable[[Graph, PlanOptions], Plan]  # the plan of one search, without a limit on instructions
 
@@ -97,8 +95,7 @@ class _Walk:
     def _coarser(self, plan: Plan) -> Plan:
         """Return `plan` with steps as coarse as the limit asks for; steps of whole rows may exceed the limit."""
         asked = self.options
-        tried = CHUNKS[::-1] if len(self.graph.ops) <= LARGE else _FEW
-        chunks = tried if asked.granularity == "auto" else ()
+        chunks = CHUNKS[::-1] if asked.granularity == "auto" else ()
         same = () if any(s.stripes for s in plan.segments) else (asked.finest,)  # that is `plan`, which has no stripes
         for finest in (asked.finest, *(c for c in (*chunks, 0) if c > asked.finest or not c)):
             if self._within(plan):

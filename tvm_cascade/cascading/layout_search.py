@@ -56,6 +56,7 @@ class Search:
         self._interleavings = tuple(map(without_stripes, options.tiles))  # coarse first
         self.lower_bounds = LowerBounds(self.costs.bounds, options.tiles)
         self._like = like
+        self._floor = 0  # lower bound of `bound`
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
@@ -113,7 +114,7 @@ class Search:
             return INFEASIBLE, INFEASIBLE
         costs, tried = self.costs, tuple(self.interleavings(i, j))
         lower_bound = min(costs.exact_apart(i, j, c) for c in tried) - costs.most_shared(i, j)
-        if len(tried) > 1 and lower_bound > self.by_rows:
+        if lower_bound > self.by_rows:
             rounded = exact = [lower_bound]
         else:
             rounded, exact = ([cost(i, j, c) for c in tried] for cost in (costs.cost, costs.exact_cost))
@@ -139,16 +140,24 @@ class Search:
         """Compute the bytes of the best cuts with every segment in the coarsest interleaving, for the first order
         searched.
         """
-        if self._like is not None:
-            return self._like.by_rows
+        return self._like.by_rows if self._like is not None else self._own_by_rows()
+
+    def use_own_rows(self) -> None:
+        """Let `by_rows` be that of this order if it is less than that of the first order."""
+        self.by_rows = min(self.by_rows, self._own_by_rows(self.by_rows))
+
+    def _own_by_rows(self, most: int = INFEASIBLE) -> int:
+        """Compute `by_rows` of this order; a lower bound above `most` for more."""
 
         def coarsest(i: int, j: int) -> int:
             return self.costs.cost(i, j, next(self.interleavings(i, j))) if self.possible(i, j) else INFEASIBLE
 
         apart = (self.costs.apart(k, k + 1, next(self.interleavings(k, k + 1))) for k in range(self.size))
-        return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest), max(apart, default=0))
+        return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest), max(apart, default=0), most)
 
-    def _smallest_peak(self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64], known: int) -> int:
+    def _smallest_peak(
+        self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64], known: int, most: int = INFEASIBLE
+    ) -> int:
         """Compute the smallest peak over all cuts; some cuts have a peak of `known` bytes.
 
         `cost(i, j)` is at most the need of segment [i, j) in the coarsest interleaving.
@@ -161,7 +170,7 @@ class Search:
             little = self.possible(i, j) and self.costs.apart(i, j, next(self.interleavings(i, j))) <= peak
             return peak if little else cost(i, j)
 
-        return smallest_peak(self.size, up_to, lower_bound, known)
+        return smallest_peak(self.size, up_to, lower_bound, known, most)
 
     @property
     def size(self) -> int:
@@ -172,6 +181,16 @@ class Search:
     def bound(self) -> int:
         """Lower bound in bytes on the arena of this order without recompute."""
         return self._smallest_peak(self.least_exact, self._without_recompute, self.by_rows)
+
+    def bound_up_to(self, most: int) -> int:
+        """Return `bound` if it is at most `most`, else a lower bound of it that is more."""
+        if "bound" in vars(self):
+            return self.bound
+        if self._floor <= most:
+            self._floor = self._smallest_peak(self.least_exact, self._without_recompute, self.by_rows, most)
+            if self._floor <= most:
+                self.bound = self._floor
+        return self._floor
 
     @cached_property
     def smallest(self) -> int:

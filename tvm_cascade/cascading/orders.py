@@ -48,7 +48,7 @@ def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
 def best_order(
     tables: AccessTables,
     cost: Pair,
-    ceiling: int,
+    most_bytes: Callable[[], int],
     rings: Sequence[int],
     most: int = MOST_SETS,
     most_costs: int = MOST_COSTS,
@@ -61,8 +61,9 @@ def best_order(
     ----------
     cost : Callable
         `cost(order, i, j)` are the bytes of positions [i, j) of an order.
-    ceiling : int
-        Bytes that the file's order needs. That order is returned unless another needs fewer bytes.
+    most_bytes : Callable
+        Returns the bytes that the file's order needs, and is called if the sets are few. That order is returned unless
+        another needs fewer bytes.
     rings : Sequence[int]
         The fewest bytes of each tensor where it is produced and read in one segment.
     most : int
@@ -78,7 +79,7 @@ def best_order(
     sets = down_sets(graph, most)
     if sets is None or len(sets) == n + 1:
         return filed, sets is not None
-    full, costed = (1 << n) - 1, 0
+    full, costed, ceiling = (1 << n) - 1, 0, most_bytes()
     floors = _lower_bounds(tables, sets, rings)
     useful = within_reach(floors, ceiling)
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # index of a set -> bytes, segments, index of the set before

@@ -236,7 +236,7 @@ def _of_others(
         by_rows = replace(options, granularity="row")
         others.append((searches(graph, by_rows)[0], by_rows))
     for other, asked in others:
-        if not tried[0].recompute and best.peak > max(other.bound, options.sram or 0):
+        if not tried[0].recompute and best.peak > max(other.bound_up_to(best.peak), options.sram or 0):
             best = best_plan(other, figures, asked, other.smallest, known=best)
             yield best
 

@@ -29,7 +29,7 @@ class RingSizes:
         needed = self.needed(tensor)
         assert needed is not None
         units = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
-        return self.simulated(needed, tile)[tensor] if units is None else units
+        return self.simulated(needed, tile, (tensor,))[tensor] if units is None else units
 
     @cached_method
     def needed(self, tensor: int) -> tuple[int, ...] | None:
@@ -46,10 +46,9 @@ class RingSizes:
         between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
         return None if between is None else tuple(sorted({*makers, *between}))
 
-    @cached_method
-    def simulated(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
-        """Compute by simulation the ring units of all tensors the operators and sources `members` write."""
-        return Cascade(self.tables, members, tile).held()
+    def simulated(self, members: Sequence[int], tile: Tile, tensors: Sequence[int]) -> dict[int, int]:
+        """Compute by simulation the ring units of `tensors`, which the operators and sources `members` write."""
+        return Cascade(self.tables, members, tile).held(tensors)
 
     def _may_sum(self, maker: int) -> bool:
         """Test whether an operator sums the input in some segment."""

@@ -31,7 +31,6 @@ from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Problem, all
 from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
-_MOST_BLOCKS = 3000  # rows and blocks of a plan; the allocator compares each with each
 _EFFORT = AllocateOptions(4_000, first_limit=2_000, placements=200_000)  # of a search where heuristics find nothing
 _PARTS = (32, 16, 8, 4, 2, 1)  # arenas are tried at these parts of the way from the live bytes to the plan to beat
 _LITTLE = 0.01  # of the arena: where no more can be won only one size is tried
@@ -157,8 +156,6 @@ class _Scheduled:
         segments = tuple(segment_of(costs, *segment) for segment in layout.segments)
         storages = storages_of(costs, layout)
         blocks = _Blocks(self, segments, storages)
-        if len(blocks.buffers) > _MOST_BLOCKS:
-            return None
         found = blocks.allocated(below)
         if found is None:
             return None

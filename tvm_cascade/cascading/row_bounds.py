@@ -8,12 +8,11 @@ with this end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tvm_cascade.cascading.access_tables import Steps
-from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import ROW
@@ -25,18 +24,24 @@ class RowBounds:
     def __init__(self, costs: SegmentCosts) -> None:
         self.costs, self.tables = costs, costs.tables
         self._waits: dict[tuple[int, int, bool, bool], Units] = {}
+        self._known: dict[int, tuple[int, list[int]]] = {}  # by end: up to which bytes, and the bounds
         self._sources: dict[int, list[int]] = {}  # by position: the streamed inputs that are first read there
         for t in self.tables.streamed:
             self._sources.setdefault(costs.born[t], []).append(self.tables.source(t))
 
-    @cached_method
-    def up_to(self, end: int) -> list[int]:
-        """Return by i a lower bound, in bytes, on `needed` for segment [i, end)."""
-        found = [0] * end
+    def up_to(self, end: int, most: int) -> list[int]:
+        """Return by i a lower bound, in bytes, on `needed` for segment [i, end); at least `most` where that is more."""
+        known = self._known.get(end)
+        if known is None or known[0] < most:
+            known = self._known[end] = most, self._up_to(end, most)
+        return known[1]
+
+    def _up_to(self, end: int, most: int) -> list[int]:
+        found = [most] * end
         walk = _Walk(self, end, 1, ())
         for i in range(end - 1, -1, -1):
             accumulating = self.costs.accumulating(i, end)
-            rounds = max(walk.rounds, *(walk.steps(o).count for o in self.at(i) if walk.is_sink(o)), 1)
+            rounds = max(walk.rounds, self._rounds(self.at(i), end, walk.accumulating))
             if (accumulating, rounds) == (walk.accumulating, walk.rounds):
                 walk.add(i)
             else:  # members behind `i` run by other steps, or in more rounds
@@ -44,7 +49,20 @@ class RowBounds:
                 for p in range(end - 1, i - 1, -1):
                     walk.add(p)
             found[i] = int(walk.live_bytes.max()) if walk.done else 0  # views take no step
+            if walk.made_bytes.max() >= most and self._goes_on(walk, i, end):
+                break
         return found
+
+    def _rounds(self, makers: Iterable[int], end: int, summing: Sequence[int]) -> int:
+        """Return the most steps of an operator that nothing before position `end` reads; 1 without any."""
+        sinks = (o for o in makers if self.costs.first_reader[o] >= end)
+        return max((self.tables.steps(o, ROW, o in summing).count for o in sinks), default=1)
+
+    def _goes_on(self, walk: _Walk, i: int, end: int) -> bool:
+        """Test whether operators before position `i` change nothing of the walk's steps and rounds."""
+        before = (o for p in range(i) for o in self.at(p))
+        same = self.costs.accumulating(0, end) == walk.accumulating
+        return same and self._rounds(before, end, walk.accumulating) <= walk.rounds
 
     def at(self, i: int) -> list[int]:
         """Return the operator at position `i` and the sources run with the operator; none for a view."""
@@ -71,6 +89,9 @@ class _Walk:
         self.live: dict[int, Units] = {}  # bytes by tensor
         across = sum(self.tables.tensor_rows[t] * self.tables.unit_bytes(t, ROW) for t in self.costs.across[end])
         self.live_bytes = np.full(rounds + 1, across, np.int64)
+        self.made_bytes = np.zeros(
+            rounds + 1, np.int64
+        )  # of tensors that the members make: more members change nothing
         for t in self.costs.across[end]:
             rows = self.tables.tensor_rows[t] * self.tables.unit_bytes(t, ROW)
             self.live[t] = np.full(rounds + 1, rows, np.int64)
@@ -78,10 +99,6 @@ class _Walk:
     def steps(self, o: int) -> Steps:
         """Return the steps of a member."""
         return self.tables.steps(o, ROW, o in self.accumulating)
-
-    def is_sink(self, o: int) -> bool:
-        """Return True if no member reads the output of `o`."""
-        return not any(c in self.done for t in self.tables.written(o) for c in self.tables.readers[t])
 
     def add(self, i: int) -> None:
         """Add position `i` in front."""
@@ -99,6 +116,8 @@ class _Walk:
             known = self.live.get(t)
             self.live_bytes = self.live_bytes + (live if known is None else live - known)
             self.live[t] = live
+            if self.costs.born[t] == i:
+                self.made_bytes = self.made_bytes + live
 
     def _done(self, o: int) -> Units:
         """Return the steps member `o` has done."""

@@ -52,6 +52,7 @@ class RowLives:
     def __init__(self, costs: SegmentCosts, overlap: bool = True) -> None:
         self.costs, self.tables, self.overlap = costs, costs.tables, overlap
         self._bounds = RowBounds(costs)
+        self._cuts: tuple[int, tuple[int, tuple[int, ...]] | None] = (0, None)  # up to which bytes, and `smallest_cuts`
         self._last: tuple[tuple[int, int], Cascade] | None = None
         graph = self.tables.graph
         # the caller's: rows one behind the other, which die and come to be one by one all the same
@@ -189,6 +190,13 @@ class RowLives:
 
     def smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
         """Return the cut positions with the fewest live bytes, and these bytes; None unless fewer than `below`."""
+        if below > self._cuts[0]:
+            self._cuts = below, self._smallest_cuts(below)
+        cuts = self._cuts[1]
+        return None if cuts is None or cuts[0] >= below else cuts
+
+    def _smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
+        """Compute `smallest_cuts`."""
         costs, search = self.costs, monitor()
         n = len(costs.order)
         across = [sum(self.tables.tensor_bytes[t] for t in costs.across[i]) for i in range(n + 1)]
@@ -200,7 +208,7 @@ class RowLives:
                 continue
             for i in range(j - 1, -1, -1):
                 limit = min(least[j], below)
-                if max(least[i], longer[i]) < limit and (j == i + 1 or self._bounds.up_to(j)[i] < limit):
+                if max(least[i], longer[i]) < limit and (j == i + 1 or self._bounds.up_to(j, below)[i] < limit):
                     needed, floor = self.needed(i, j)
                     longer[i] = max(longer[i], floor)
                     if max(least[i], needed) < least[j]:

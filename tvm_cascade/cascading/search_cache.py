@@ -8,7 +8,8 @@ from functools import cache, lru_cache
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cached_method import drop_results
 from tvm_cascade.cascading.geometry import streamable
-from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.layout_search import LARGE, LONGEST_IN_LARGE, Search
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.regions import region_order
@@ -18,7 +19,7 @@ from tvm_cascade.cascading.structure import structure
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import cached
 
-_MOST_OPERATORS = 200  # of graphs whose rows may have addresses of their own
+_MOST_ROWS = 30_000  # of graphs whose rows may have addresses of their own: each is placed beside all that live with it
 _LARGE = 300  # operators of a graph whose searches are too large to be kept beside those of another
 
 
@@ -77,7 +78,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
         return search_of(order).least_exact(i, j)
 
-    chosen, proven = best_order(tables, bytes_of, filed.bound, filed.lower_bounds.least_rings)
+    chosen, proven = best_order(tables, bytes_of, lambda: filed.bound, filed.lower_bounds.least_rings)
     by_memory = (
         least_memory_order(graph, over) for over in dict.fromkeys((options.overlap, options.settings.in_place))
     )
@@ -85,32 +86,44 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
     tried = [filed, *(search_of(o) for o in others if o != filed.costs.order)]
-    return sorted(tried, key=lambda search: search.bound)
+    least = INFEASIBLE
+    for search in reversed(tried):  # the file's order, which is the worst of many branches, last
+        if search is not filed:
+            search.use_own_rows()
+        least = min(least, search.bound_up_to(least))
+    return sorted(tried, key=lambda search: search.bound_up_to(least))
 
 
 def not_searched(graph: Graph, options: PlanOptions) -> str:
     """Return the text on searches left out because of the graph's size; empty if none is."""
-    if options.layerwise or len(graph.ops) <= _MOST_OPERATORS:
+    rows = sum(t.rows for t in graph.tensors)
+    if options.layerwise:
         return ""
-    return (
-        f"no rows with addresses of their own for {len(graph.ops)} operators: a cap (--sram) may find a smaller arena"
-    )
+    if options.row_addresses and rows > _MOST_ROWS:
+        return f"no rows with addresses of their own for {rows} rows: a cap (--sram) may find a smaller arena"
+    if len(graph.ops) > LARGE:
+        return f"no rings in segments of more than {LONGEST_IN_LARGE} of the {len(graph.ops)} operators"
+    return ""
+
+
+def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
+    """Return the lives of rows in every execution order tried; empty if rows cannot have separate addresses."""
+    return _row_lives(structure(graph), options.stream_input, options.accumulators, options.settings)
 
 
 @lru_cache(maxsize=4)
-def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
-    """Return the lives of rows in every execution order tried; empty if rows cannot have separate addresses."""
-    if len(graph.ops) > _MOST_OPERATORS or graph.states:
+def _row_lives(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> tuple[RowLives, ...]:
+    if graph.states or sum(t.rows for t in graph.tensors) > _MOST_ROWS:
         return ()
-    known = plain_costs(graph, options)
-    settings = replace(options.settings, overlap=False, in_place=False)
-    orders = dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place)))
-    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known), options.overlap) for order in orders)
+    known = _costs(graph, streamed, accumulators, settings)
+    alone = replace(settings, overlap=False, in_place=False)
+    orders = dict.fromkeys((known.order, least_memory_order(graph, settings.in_place)))
+    return tuple(RowLives(SegmentCosts(known.tables, order, alone, known), settings.overlap) for order in orders)
 
 
 def forget_searches() -> None:
     """Drop the planner's results for further plans of the same graphs: 200 MB for a graph of a thousand operators."""
     _kept_searches.cache_clear()
     _costs.cache_clear()
-    row_lives.cache_clear()
+    _row_lives.cache_clear()
     drop_results()

@@ -115,10 +115,10 @@ class SegmentCosts:
 
     def one_sink(self, i: int, j: int) -> bool:
         """Test whether the last operator of [i, j) is the only sink."""
-        return sum(self._first_reader[o] >= j for o in self.members(i, j)) <= 1
+        return sum(self.first_reader[o] >= j for o in self.members(i, j)) <= 1
 
     @cached_property
-    def _first_reader(self) -> dict[int, int]:
+    def first_reader(self) -> dict[int, int]:
         """Return, for each operator and source, the position of the first reading operator; the end for none."""
         tables, end = self.tables, len(self.order)
         makers = (*self.order, *(tables.source(t) for t in tables.streamed))
@@ -126,27 +126,33 @@ class SegmentCosts:
             o: min((self.place[c] for t in tables.written(o) for c in tables.readers[t]), default=end) for o in makers
         }
 
-    @cached_method
     def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
         """Return the units stored of every root produced in [i, j): all if needed later, else the ring's.
 
         In stripes units are rows.
         """
-        tile, units = interleaving.tile, self.tables.units
-        return {t: units(t, tile) if self.last[t] >= j else self._ring(i, j, t, tile) for t in self._produced(i, j)}
+        return self._held(i, j, interleaving.tile)
+
+    @cached_method
+    def _held(self, i: int, j: int, tile: Tile) -> dict[int, int]:
+        held, alone = dict[int, int](), list[int]()
+        for t in self._produced(i, j):
+            held[t] = 0
+            if self.last[t] >= j:
+                held[t] = self.tables.units(t, tile)
+                continue
+            first, last = self._ring_span(t)
+            if i <= first and last < j:
+                held[t] = self.rings.anywhere(t, tile)
+            else:
+                alone.append(t)
+        return held | self.rings.simulated(self.members(i, j), tile, alone) if alone else held
 
     @cached_method
     def _produced(self, i: int, j: int) -> tuple[int, ...]:
         """Return the roots produced in [i, j)."""
         made = (t for o in self.members(i, j) for t in self.tables.written(o) if self.born[t] >= i)
         return tuple(dict.fromkeys(made))
-
-    def _ring(self, i: int, j: int, tensor: int, tile: Tile) -> int:
-        """Return the ring units of a tensor produced and read only in [i, j)."""
-        first, last = self._ring_span(tensor)
-        if i <= first and last < j:
-            return self.rings.anywhere(tensor, tile)
-        return self.rings.simulated(self.members(i, j), tile)[tensor]
 
     @cached_method
     def _ring_span(self, tensor: int) -> tuple[int, int]:

@@ -10,21 +10,15 @@ would be overwritten. (For a chain of 3x3 convolutions that is 3 rows each; a st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from tvm_cascade import native
-from tvm_cascade.cascading import simulate_compiled
 from tvm_cascade.cascading.access_tables import AccessTables, Read, SegmentUsers, Steps
 from tvm_cascade.cascading.geometry import Units
+from tvm_cascade.cascading.simulate_in_python import most_held_in_python, trace_in_python
 from tvm_cascade.graph import ROW, Tile
-
-Feeds = Sequence[Sequence[tuple[int, Sequence[int]]]]  # by member: its producers, and its steps' `AccessTables.waits`
-# steps and producers of every member by place, with `AccessTables.waits` as bytes; the places of sinks
-Demand = tuple[tuple[tuple[int, tuple[tuple[int, bytes], ...]], ...], tuple[int, ...]]
-Write = tuple[int, bytes, tuple[tuple[int, bytes], ...]]  # a writer's place, `made`, and `keep` of every reader
-_TRACES, _RINGS = 256, 4096  # results that are kept, the last used
 
 
 class Cascade:
@@ -62,19 +56,15 @@ class Cascade:
 
         Several sinks advance in proportion to their numbers of steps. Steps no sink demands run at the end.
         """
-        return tuple(self.members[k] for k in demanded(self._demand))
+        return tuple(np.array(self.members, np.int64)[self.places].tolist())
 
     @cached_property
-    def _place(self) -> dict[int, int]:
-        return {o: k for k, o in enumerate(self.members)}
-
-    @cached_property
-    def _demand(self) -> Demand:
-        """Return all data the trace depends on."""
-        feeds = (sorted(self.waits(o).items(), key=lambda f: -f[0]) for o in self.members)
-        makers = (tuple((self._place[m], _bytes(waits)) for m, waits in feed) for feed in feeds)
-        counts = (self.steps(o).count for o in self.members)
-        return tuple(zip(counts, makers, strict=True)), tuple(self._place[o] for o in self.sinks)
+    def places(self) -> Units:
+        """Return the trace by places in `members`."""
+        library = native.library()
+        if library is None:
+            return np.array(trace_in_python(self), np.int64)
+        return self.tables.compiled(self.tile).trace(library, self.members, self.accumulating)
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
         """List the members that read a root, ascending, once for each reading input."""
@@ -89,19 +79,23 @@ class Cascade:
                 reads.setdefault(read.tensor, []).append((o, read))
         return reads
 
-    def held(self) -> dict[int, int]:
-        """Compute by simulation, per root the segment produces, the units the ring must hold for the segment's readers."""
-        made = [
-            (o, t, m) for o in self.members for t, m in zip(self.tables.written(o), self.steps(o).made, strict=True)
-        ]
-        writes = tuple(
-            (self._place[o], _bytes(units), tuple((self._place[c], _bytes(r.keep)) for c, r in self.readers(t)))
-            for o, t, units in made
-        )
-        held: dict[int, int] = {}
-        for (_, t, _), most in zip(made, most_held(self._demand, writes), strict=True):
-            held[t] = max(held.get(t, 1), most)
-        return {t: self.usable(t, most) for t, most in held.items()}
+    def held(self, tensors: Sequence[int] | None = None) -> dict[int, int]:
+        """Compute by simulation the units the rings of `tensors` must hold for the segment's readers.
+
+        `tensors` are roots the segment produces; None for all of them.
+        """
+        most: dict[int, int] = {}
+        roots = (t for o in self.members for t in self.tables.written(o))
+        for t, units in zip(roots, self._most_held(), strict=True):
+            most[t] = max(most.get(t, 1), units)
+        return {t: self.usable(t, most[t]) for t in (most if tensors is None else tensors)}
+
+    def _most_held(self) -> list[int]:
+        """Compute the most units live at once of every output of every member."""
+        library = native.library()
+        if library is None:
+            return most_held_in_python(self)
+        return self.tables.compiled(self.tile).most_held(library, self.members, self.accumulating)
 
     def usable(self, tensor: int, units: int) -> int:
         """Compute the size in units of a ring for at least `units`, rounded up so that kernels can address the ring.
@@ -139,79 +133,3 @@ class Cascade:
         made = self.steps(maker).made[outputs.index(tensor)][ahead]
         keeps = [r.keep[:-1] for r in self.steps(reader).reads if r.tensor == tensor]
         return self.usable(tensor, max((int((made - keep).max(initial=1)) for keep in keeps), default=1))
-
-
-@lru_cache(maxsize=_TRACES)
-def demanded(demand: Demand) -> tuple[int, ...]:
-    """Compute `Cascade.trace` by places of members; segments with the same structure share the result."""
-    library = native.library()
-    return demanded_in_python(demand) if library is None else simulate_compiled.demanded(library, demand)
-
-
-def demanded_in_python(demand: Demand) -> tuple[int, ...]:
-    """Compute `demanded` in Python; `native/simulate.c` does the same."""
-    members, sinks = demand
-    total = [count for count, _ in members]
-    feeds = [[(m, _units(waits).tolist()) for m, waits in makers] for _, makers in members]
-    rounds = max((total[o] for o in sinks), default=0)
-    asked = [(o, -(-total[o] * (k + 1) // rounds)) for k in range(rounds) for o in sinks]
-    asked.extend((o, total[o]) for o in reversed(range(len(members))))
-    done = [0] * len(members)
-    trace: list[int] = []
-    for op, upto in asked:
-        _advance(op, upto, feeds, done, trace)
-    return tuple(trace)
-
-
-@lru_cache(maxsize=_RINGS)
-def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
-    """Compute the most units of every output live at once, at least 1; segments with the same structure share this.
-
-    `writes` are sorted by the writers' places.
-    """
-    library = native.library()
-    if library is None:
-        return most_held_in_python(demand, writes)
-    return simulate_compiled.most_held(library, demand, writes)
-
-
-def most_held_in_python(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
-    """Compute `most_held` in Python; `native/simulate.c` does the same."""
-    trace = np.asarray(demanded_in_python(demand), np.int64)
-    order = np.argsort(trace, kind="stable")
-    names, starts = np.unique(trace[order], return_index=True)
-    at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by member
-    found: list[int] = []
-    for o, made, readers in writes:
-        most = 1
-        for c, keep in readers:
-            live = _units(made)[1 : len(at[o]) + 1] - _units(keep)[np.searchsorted(at[c], at[o])]
-            most = max(most, int(live.max(initial=1)))
-        found.append(most)
-    return tuple(found)
-
-
-def _bytes(units: Units) -> bytes:
-    return units.astype(np.int64, copy=False).tobytes()
-
-
-def _units(data: bytes) -> Units:
-    return np.frombuffer(data, np.int64)
-
-
-def _advance(op: int, upto: int, feeds: Feeds, done: list[int], trace: list[int]) -> None:
-    """Run `op` until `upto` steps are done, its producers first as far as needed; append every step to `trace`."""
-    pending = [(op, upto)]
-    while pending:
-        o, goal = pending[-1]
-        k = done[o]
-        if k >= goal:
-            pending.pop()
-            continue
-        for maker, waits in feeds[o]:
-            if done[maker] < waits[k]:
-                pending.append((maker, waits[k]))
-                break
-        else:
-            done[o] = k + 1
-            trace.append(o)

@@ -58,10 +58,10 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    placer, offsets = _placed(replace(problem, capacity=None), goal)
-    best = _Best(problem, offsets, bound)
+    free = replace(problem, capacity=None)
+    best = _Best(problem, _placed(free, goal), bound)
     if optimise and best.peak > goal and problem.offset_constraints:
-        best.take(improve(placer, best.offsets, goal, options.placements // len(problem.buffers)))
+        best.take(improve(Placer(free), best.offsets, goal, options.placements // len(problem.buffers)))
         if options.integer_program:
             _integer_program(best, goal)
         if best.peak > goal and best.bound < best.peak:
@@ -77,12 +77,9 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
 
 
 @lru_cache(maxsize=32)
-def _placed(problem: Problem, goal: int) -> tuple[Placer, tuple[int, ...]]:
-    """Place the buffers by every heuristic, and return the placer and the best placement. The exact search starts from
-    it.
-    """
-    placer = Placer(problem)
-    return placer, best_fit_of_orders(placer, goal)
+def _placed(problem: Problem, goal: int) -> tuple[int, ...]:
+    """Place the buffers by every heuristic, and return the best placement. The exact search starts from it."""
+    return best_fit_of_orders(Placer(problem), goal)
 
 
 class _Best:

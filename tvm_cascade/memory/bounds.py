@@ -14,7 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
+
+_Bytes = NDArray[np.int64]
 
 
 def max_live(problem: Problem) -> int:
@@ -30,14 +35,20 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
     for f in problem.offset_constraints:
         following.setdefault(f.reader, []).append(f)
     highest = max((b.offset + b.size for b in buffers if b.offset is not None), default=0)
+    figures = [(b.lower, b.upper, b.size, b.alignment, 0 if b.offset is None else b.offset + b.size) for b in buffers]
+    lower, upper, size, alignment, end = np.array(figures, np.int64).reshape(-1, 5).T.copy()
     for total, t in sorted(_live_bytes(buffers), key=lambda entry: (-entry[0], entry[1])):
         most = max(total, highest)
         if most < best or not most:
             break  # nor do the steps after it need more
         if most == best and t > step:
             continue
-        live = [b for b in buffers if b.lower <= t < b.upper]
-        need = _need(live, [f for b in live for f in following.get(b.id, ())])
+        held = np.flatnonzero((lower <= t) & (t < upper))
+        if following:
+            live = [buffers[k] for k in held.tolist()]
+            need = _need(live, [f for b in live for f in following.get(b.id, ())])
+        else:
+            need = _need_apart(size[held], alignment[held], end[held])
         if need > best or (need == best and t < step):
             best, step = need, t
     return best, step
@@ -159,6 +170,12 @@ def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> in
         need = max(need, total + sum(padding) - shared - max(padding))
     pinned = max((b.offset + b.size for b in live if b.offset is not None), default=0)
     return max(need, pinned)
+
+
+def _need_apart(size: _Bytes, alignment: _Bytes, end: _Bytes) -> int:
+    """Compute `_need` of buffers that share no bytes; `end`: the byte after a pinned buffer, 0 for any other."""
+    padding = -size % np.gcd.reduce(alignment)
+    return int(max(size.sum() + max(0, padding.sum() - padding.max()), end.max()))
 
 
 def _padded(

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_void_p
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -105,28 +105,14 @@ class Placer:
         or -1.
         """
         buffers, follows = self.problem.buffers, self.problem.offset_constraints
-        figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset, b.lower, b.upper) for b in buffers]
-        size, alignment, pinned, lower, upper = np.array(figures, np.int64).reshape(-1, 5).T.copy()
-        meets = (lower[:, None] < upper) & (lower < upper[:, None])
-        np.fill_diagonal(meets, False)
         position = {b.id: i for i, b in enumerate(buffers)}
-        constrained = [(position[f.reader], position[f.writer], f.distance) for f in follows]
-        r, w, d = np.array(constrained, np.int64).reshape(-1, 3).T
-        both = meets[r, w]
-        r, w, d = r[both], w[both], d[both]
-        meets[r, w] = meets[w, r] = False
-        i, j = np.nonzero(meets)
-        spans = np.concatenate(
-            [
-                np.stack([w, r, np.maximum(1 - size[w], 1 - d), size[r]], axis=1),
-                np.stack([r, w, 1 - size[r], np.minimum(size[w], d)], axis=1),
-                np.stack([i, j, 1 - size[i], size[j]], axis=1),
-            ]
+        start, spans = _conflicts(
+            tuple((b.size, b.lower, b.upper) for b in buffers),
+            tuple((position[f.reader], position[f.writer], f.distance) for f in follows),
         )
-        spans = spans[spans[:, 2] < spans[:, 3]]
-        spans = spans[np.argsort(spans[:, 0], kind="stable")]
-        start = np.searchsorted(spans[:, 0], np.arange(len(buffers) + 1)).astype(np.int64)
-        return start, np.ascontiguousarray(spans[:, 1:]), size, alignment, pinned
+        figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset) for b in buffers]
+        size, alignment, pinned = np.array(figures, np.int64).reshape(-1, 3).T.copy()
+        return start, spans, size, alignment, pinned
 
     @cached_property
     def pointers(self) -> list[c_void_p]:
@@ -156,6 +142,51 @@ class Placer:
     def top(self, offsets: NDArray[np.int64]) -> int:
         """Return the highest byte in use, plus one."""
         return int(self.ends(offsets).max(initial=0))
+
+
+@lru_cache(maxsize=2)
+def _conflicts(
+    buffers: tuple[tuple[int, int, int], ...], constraints: tuple[tuple[int, int, int], ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return `surroundings` for the library: where each buffer's entries start, and the entries.
+
+    `buffers` are sizes and lives, `constraints` positions of readers and writers, and distances. Problems that differ in
+    pinned offsets alone share the result.
+    """
+    size, lower, upper = np.array(buffers, np.int64).reshape(-1, 3).T.copy()
+    r, w, d = np.array(constraints, np.int64).reshape(-1, 3).T
+    both = (lower[r] < upper[w]) & (lower[w] < upper[r])
+    r, w, d = r[both], w[both], d[both]
+    i, j = _meetings(lower, upper)
+    if len(r):
+        apart = ~np.isin(i * len(size) + j, np.concatenate([r * len(size) + w, w * len(size) + r]))
+        i, j = i[apart], j[apart]
+    entries = (
+        (w, r, np.maximum(1 - size[w], 1 - d), size[r]),
+        (r, w, 1 - size[r], np.minimum(size[w], d)),
+        (i, j, 1 - size[i], size[j]),
+    )
+    spans = np.concatenate(
+        [np.stack(columns, axis=1) for columns in entries if len(columns[0])] or [np.zeros((0, 4), int)]
+    )
+    spans = spans[spans[:, 2] < spans[:, 3]]
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    start = np.searchsorted(spans[:, 0], np.arange(len(size) + 1)).astype(np.int64)
+    return start, np.ascontiguousarray(spans[:, 1:], np.int64)
+
+
+def _meetings(lower: NDArray[np.int64], upper: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """List the pairs of positions with overlapping lives `[lower, upper)`, in both orders, ascending."""
+    by_start = np.argsort(lower, kind="stable")
+    count = np.searchsorted(lower[by_start], upper[by_start]) - np.arange(
+        1, len(lower) + 1
+    )  # that begin during its life
+    first = np.repeat(np.arange(len(lower)), count)
+    behind = np.arange(len(first)) - np.repeat(np.cumsum(count) - count, count) + 1
+    one, other = by_start[first], by_start[first + behind]
+    i, j = np.concatenate([one, other]), np.concatenate([other, one])
+    ascending = np.lexsort((j, i))
+    return i[ascending], j[ascending]
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:

@@ -1,8 +1,7 @@
 """The innermost searches in C, step for step as in Python: `arena_search.c` is `tvm_cascade.memory.arena_search`,
 `placement.c` is `place_in_order` in `tvm_cascade.memory.fit` and `improve_in_python` in
 `tvm_cascade.memory.local_search`, `order_anneal.c` is `anneal_in_python` in `tvm_cascade.ordering.anneal`,
-`order_sets.c` is `run_in_python` in `tvm_cascade.ordering.dp`, `simulate.c` is `most_held_in_python` and
-`demanded_in_python` in `tvm_cascade.cascading.simulate`.
+`order_sets.c` is `run_in_python` in `tvm_cascade.ordering.dp`, `simulate.c` is `tvm_cascade.cascading.simulate_in_python`.
 
 The C knows neither Python nor numpy and is called through ctypes, so one library serves every Python version. It is
 compiled when the package is built; if the library is missing (no compiler at hand) or the environment variable
@@ -22,7 +21,7 @@ EXPORTED = (
     "tvm_cascade_improve_arena",
     "tvm_cascade_anneal_order",
     "tvm_cascade_order_sets",
-    "tvm_cascade_simulate",
+    "tvm_cascade_run_segment",
 )
 
 
