@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tvm_ffi
 from tvm import relax
 
+import tvm_cascade
 from tvm_cascade.cascading import layerwise
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.tir import PrimFunc
-from tvm_cascade.schedules.tuning.code_size import PER_CALL_ALONE, SOFT_ELEMENTARY, SOFT_FLOAT, code_bytes, weight_bytes
+from tvm_cascade.schedules.tuning.code_size import (
+    FLOAT_CODE,
+    PER_CALL_ALONE,
+    SOFT_ELEMENTARY,
+    SOFT_FLOAT,
+    code_bytes,
+    weight_bytes,
+)
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME
 from tvm_cascade.testing.builder import Net
@@ -72,5 +82,19 @@ def test_elementary_functions_come_from_a_library(activation: str, library: int)
     plan = layerwise(made.graph)
     (kernel,) = kernels = made.kernels_of(plan)
     assert kernel is not None
-    size = round(sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * made.core.core.code_size)
-    assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL_ALONE + library
+    size = sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * FLOAT_CODE
+    assert (
+        code_bytes(plan, kernels, made.core.core)
+        == round(size * made.core.core.code_size) + RUNTIME + PER_CALL_ALONE + library
+    )
+
+
+@pytest.mark.parametrize("width", [12, 24])
+def test_flash_of_float_convolutions(width: int, emulator: None, tmp_path: Path) -> None:
+    """Code of scalar floats is wider than code of integers."""
+    net = Net("float32", seed=3)
+    x = net.conv(net.conv(net.input((1, 16, 16, 3)), width, 3, activation="relu"), width, 3, activation="relu")
+    x = net.conv(net.conv(x, 8, 5, stride=2), 4, 1)
+    made = tvm_cascade.compile(net.finish(x), target="cortex-m4", output=tmp_path / "p").to_dict()
+    estimate = made["weight_bytes"] + made["estimated_code_bytes"]
+    assert abs(estimate / made["flash_bytes"] - 1) < 0.1, (estimate, made["flash_bytes"])
