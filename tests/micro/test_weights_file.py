@@ -250,3 +250,18 @@ def test_hashes_of_model_and_files_are_recorded(model: Path, linked: CompileResu
     assert data["weights"]["storage"] == "linked" and len(data["weights"]["sha256"]) == 64
     own = hashlib.sha256((linked.folder / "net.c").read_bytes()).hexdigest()
     assert data["written"]["net.c"] == own
+
+
+def test_a_network_without_weights(tmp_path: Path, emulator: None) -> None:
+    """Its file is a header alone, and there is nothing to stream."""
+    w = ModelWriter()
+    x, y = w.activation((1, 8, 8, 2), "int8", 0.1, 3, name="x"), w.tensor((1, 4, 4, 2), "int8", 0.1, 3)
+    window = {"strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2, "padding": 1}
+    w.operator("MAX_POOL_2D", [x], [y], "Pool2DOptions", **window)
+    model = tmp_path / "m.tflite"
+    model.write_bytes(w.finish())
+    tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "fw", weights="file")
+    assert tvm_cascade.run(tmp_path / "fw", check=model).match
+    assert (tmp_path / "fw/weights.bin").stat().st_size == HEADER
+    with pytest.raises(UsageError, match="no weights that could be read"):
+        tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "none", weights="stream")

@@ -80,11 +80,13 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
 def streamed_copies(lowered: Lowered, text: str) -> Copies:
     """Lay out all constants pointed to by the driver's C `text`, by segment, for reading from a file of weights.
 
-    Raises `UsageError` if the driver points to constants outside of segments.
+    Raises `UsageError` if there are none, and if the driver points to constants outside of segments.
     """
     needed = {s: _constants(lowered, part) for s, part in _parts(lowered, text)}
     if {i for items in needed.values() for i in items} != set(_constants(lowered, text)):
         raise UsageError("--weights stream: constants are read outside of the plan's segments; take --weights file")
+    if not any(needed.values()):
+        raise UsageError("--weights stream: this network has no weights that could be read; leave --weights out")
     ranges = {segment: stream_ranges(items) for segment, items in needed.items() if items}
     placed = {segment: _in_buffer(items) for segment, items in ranges.items()}
     return Copies((), placed, stream_halves(tuple(ranges.values())), len(lowered.plan.segments), streamed=True)
