@@ -23,8 +23,9 @@ from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
-BLOCKING = Blocking(pixels=4, channels=4, step=4)
-OTHERS = (Blocking(8, 2), Blocking(2, 8), Blocking(4, 2), Blocking(2, 2, unroll=1, step=1))
+BLOCKINGS = (Blocking(10, 2), Blocking(8, 2), Blocking(6, 3), Blocking(4, 4), Blocking(2, 8), Blocking(4, 2))
+SMALLEST = Blocking(2, 2, unroll=1, step=1)
+_LOAD = 3  # instructions that load a weight and make it a float
 DEPTHWISE_PIXELS = (3, 4, 5, 6)
 
 
@@ -190,5 +191,17 @@ def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
 
 def variants_of(layer: FloatLayer) -> list[Variant]:
     """List a layer's variants, the default first, the smallest code last."""
-    made = partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS)
+    widths = [group.stop - group.start for group in layer.window.column_groups()]
+    usual = sorted(BLOCKINGS, key=lambda blocking: sum(_instructions(blocking, width) for width in widths))
+    made = partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (*usual, SMALLEST)
     return blocked(layer, *made)
+
+
+def _instructions(blocking: Blocking, width: int) -> float:
+    """Estimate the instructions of a tap and channel for `width` pixels of a row."""
+    total, room = 0.0, blocking.pixels * blocking.channels
+    for pixels, count in ((blocking.pixels, width // blocking.pixels), (width % blocking.pixels, 1)):
+        if pixels and count:
+            channels = max(room // pixels // blocking.channels, 1) * blocking.channels
+            total += count * (_LOAD + pixels / channels + pixels)
+    return total
