@@ -4,14 +4,15 @@
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Window
 from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
-from tvm_cascade.passes.origin import plain
+from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.sliding.rules import rule_of
 from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
@@ -91,8 +92,18 @@ class _Reader:
                 network.append(step)
         results = relax.analysis.free_vars(self.func.body.body)
         outputs = tuple(dict.fromkeys(self._outputs(results)))
-        made = SlidingNetwork(tuple(self.series), tuple(network), 0, outputs)
+        made = SlidingNetwork(tuple(self.series), tuple(self._named(network)), 0, outputs)
         return SlidingFunction(made, tuple(self.steps), tuple(self.variables), self.axes)
+
+    def _named(self, network: Sequence[Step]) -> list[Step]:
+        """Name operators after the file's tensors: one without a name, inside of a quantized layer, by its reader's."""
+        names = {number: file_name(variable.name) for variable, number in self.number.items()}
+        for step in reversed(network):
+            for tensor in step.inputs:
+                names[tensor] = names[tensor] or names[step.output]
+        kinds = (step.name.partition(" (")[0] for step in network)
+        found = (names[step.output] for step in network)
+        return [replace(s, name=f"{k} ({n})") if n else s for s, k, n in zip(network, kinds, found, strict=True)]
 
     def _outputs(self, results: Any) -> list[int]:
         """Return the tensors returned by the function, through variables of tuples and aliases."""
