@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.checking.compare_outputs import Verdict, compare
+from tvm_cascade.checking.sensitivity import moved_inputs
 
 
 def _float(*values: float) -> np.ndarray:
@@ -70,3 +71,11 @@ def test_a_reach_beyond_the_range_checks_nothing() -> None:
     assert found.reason == "roundings alone move output 'mask' by 1.9, and its values span 1"
     assert compare({"mask": _float(0, 1)}, {"mask": _float(0, 1)}, {"mask": 1.9}).match is True  # equal is equal
     assert compare({"mask": _float(0, 1)}, {"mask": _float(2, 1)}, {"mask": 1.9}).match is False
+
+
+def test_inputs_beside_a_nan_move_by_an_ulp() -> None:
+    """Were they NaN too, every difference between an image and the host would count as rounding."""
+    x = np.array([np.nan, -1, 0, 5], "float32")
+    (moved,) = moved_inputs({"x": x}, np.random.default_rng(0)).values()
+    np.testing.assert_allclose(moved, x, rtol=1e-6)
+    assert (moved[[1, 3]] != x[[1, 3]]).any()

@@ -45,7 +45,8 @@ def moved_inputs(inputs: Arrays, rng: np.random.Generator) -> dict[str, np.ndarr
 
 
 def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    toward = np.where(rng.random(array.shape) < 0.5, array.min(), array.max()).astype(array.dtype)
+    low, high = (bound.reduce(array, axis=None) for bound in (np.fmin, np.fmax))  # NaN stays alone
+    toward = np.where(rng.random(array.shape) < 0.5, low, high).astype(array.dtype)
     return np.where(array == 0, array, np.nextafter(array, toward))
 
 
