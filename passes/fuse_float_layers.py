@@ -9,7 +9,7 @@ selecting fast kernels.
 
 As three operators, each would need a buffer and a pass over it. Sums are added up in the same order, from zero, the
 bias last; so every bit stays. The function carries the attributes by which fast kernels recognize it
-(`schedules.rules.float_fpu`). Relax's own fusion would give the same computation without them.
+(`schedules.rules.fpu_float_kernels`). Relax's own fusion would give the same computation without them.
 """
 
 from __future__ import annotations

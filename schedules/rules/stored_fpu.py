@@ -1,6 +1,6 @@
 """Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, for scalar floating-point units.
 
-They are the kernels of `schedules.rules.float_fpu`, which read a weight as an integer, and multiply each sum by its scale
+They are the kernels of `schedules.rules.fpu_float_kernels`, which read a weight as an integer, and multiply each sum by its scale
 once: behind the last tap, or behind the last of a block of taps that share a scale.
 """
 
@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules import float_fpu
+from tvm_cascade.schedules.rules import fpu_float_kernels
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.emit import best_step
-from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, StoredWeights, blocked
+from tvm_cascade.schedules.rules.fpu_float_kernels import FLOAT, FloatLayer, StoredWeights, blocked
 from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import in_bytes
@@ -29,7 +29,7 @@ _LOAD = 3  # instructions that load a weight and make it a float
 DEPTHWISE_PIXELS = (3, 4, 5, 6)
 
 
-class _Conv(float_fpu._Conv):
+class _Conv(fpu_float_kernels._Conv):
     """Convolution whose table holds planes of a value per output channel: biases, scales by block, zero points."""
 
     floats: Value  # the table as floats
@@ -90,7 +90,7 @@ class _Conv(float_fpu._Conv):
     ) -> None:
         k, first = self.k, n * self.how.block
         self._read_zeros(n, size)
-        part = float_fpu._zeros(k, pixels * size)
+        part = fpu_float_kernels._zeros(k, pixels * size)
         step = best_step(count, self.blocking.step, self.blocking.unroll)
         for tap in k.unrolled(count // step, step):
             self.tap(part, at + first + tap, weights, first + tap, pixels, size)
@@ -121,7 +121,7 @@ class _Conv(float_fpu._Conv):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, self.conv.finished(value, bias))
 
 
-class _Depthwise(float_fpu._Depthwise):
+class _Depthwise(fpu_float_kernels._Depthwise):
     """Depthwise convolution whose constants are planes of a float per channel (biases, scales, zero points), then the
     weights channel by channel, in whole bytes.
     """

@@ -1,6 +1,6 @@
 """Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, for the M-profile vector extension.
 
-They are the kernels of `schedules.rules.float_mve`, which widen the integers of four channels to a vector of floats, and
+They are the kernels of `schedules.rules.mve_float_kernels`, which widen the integers of four channels to a vector of floats, and
 multiply each sum by its scale once: behind the last tap, or behind the last of a block of taps that share a scale. A byte
 holds the weights of 4 bits of two neighbouring taps of a channel.
 """
@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules import float_mve
+from tvm_cascade.schedules.rules import mve_float_kernels
 from tvm_cascade.schedules.rules.conv_row import Blocking
-from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, StoredWeights, blocked
-from tvm_cascade.schedules.rules.float_mve import BLOCKING, DEPTHWISE_PIXELS, FOUR, OTHERS
+from tvm_cascade.schedules.rules.fpu_float_kernels import FLOAT, FloatLayer, StoredWeights, blocked
 from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
+from tvm_cascade.schedules.rules.mve_float_kernels import BLOCKING, DEPTHWISE_PIXELS, FOUR, OTHERS
 from tvm_cascade.schedules.rules.packing import in_bytes, interleave
 from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.variants import Variant
@@ -28,7 +28,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 _WORDS = f"int32x{LANES}"
 
 
-class _Conv(float_mve._Conv):
+class _Conv(mve_float_kernels._Conv):
     """Convolution whose table holds, behind the loop counts, planes of a float per output channel (biases, scales by
     block), then the bytes of zero points.
     """
@@ -39,7 +39,7 @@ class _Conv(float_mve._Conv):
         return self.conv.stored
 
     def pack_weights(self) -> np.ndarray:
-        filled = float_mve._filled(self.conv.weights)
+        filled = mve_float_kernels._filled(self.conv.weights)
         return _taps_together(self.arranged(lambda _: interleave(filled, LANES, 1)), self.how.bits)
 
     def pack_table(self) -> np.ndarray:
@@ -47,11 +47,11 @@ class _Conv(float_mve._Conv):
         self.passes = self.pass_counts()
         self.head = -(-len(self.passes) // LANES) * LANES
         counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
-        planes = float_mve._filled(np.stack([*([] if layer.bias is None else [layer.bias]), *how.scale]))
+        planes = mve_float_kernels._filled(np.stack([*([] if layer.bias is None else [layer.bias]), *how.scale]))
         self.width = planes.shape[1]
         self.first_scale = self.head + (0 if layer.bias is None else self.width)
         self.first_zero = 4 * (self.head + planes.size)
-        zeros = np.zeros(0, np.int8) if how.zeros is None else float_mve._filled(how.zeros).ravel()
+        zeros = np.zeros(0, np.int8) if how.zeros is None else mve_float_kernels._filled(how.zeros).ravel()
         return np.concatenate([counts, planes.astype(np.float32).ravel().view(np.int32), zeros.view(np.int32)])
 
     def pass_counts(self) -> list[int]:
@@ -102,7 +102,7 @@ class _Conv(float_mve._Conv):
     ) -> None:
         k, first = self.k, n * self.how.block
         self._read_zeros(n, size)
-        part = float_mve._zeros(k, pixels * size)
+        part = mve_float_kernels._zeros(k, pixels * size)
         passes, step = self.split(count)
         with self.loop(passes) as i:
             for u in range(step):
@@ -124,7 +124,7 @@ class _Conv(float_mve._Conv):
         return lambda value: self.conv.finished(value * scale, bias, LANES)
 
 
-class _Depthwise(float_mve._Depthwise):
+class _Depthwise(mve_float_kernels._Depthwise):
     """Depthwise convolution whose constants are planes of a float per channel (biases, scales, zero points), then the
     weights of every four channels, tap by tap.
     """

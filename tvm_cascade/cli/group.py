@@ -7,11 +7,11 @@ command runs, not for its `--help` or completion.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from importlib import import_module
 
 import click
 
 from tvm_cascade.cli.guard import JsonGroup
+from tvm_cascade.lazy import exports
 
 # in the order of use: the module of each, and what the list of commands says in a terminal of 80 columns
 _COMMANDS = {
@@ -35,6 +35,7 @@ _COMMANDS = {
     "compare": ("projects", "Say how two plans, projects or runs differ."),
     "schema": ("schemas", "Print the JSON schema of what a command prints."),
 }
+_command, _ = exports("tvm_cascade.cli", {name.replace("-", "_"): module for name, (module, _) in _COMMANDS.items()})
 
 
 class _Commands(MutableMapping[str, click.Command]):
@@ -46,10 +47,9 @@ class _Commands(MutableMapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         command = self._commands[name]
         if command is None:
-            module, says = _COMMANDS[name]
-            command = getattr(import_module(f"tvm_cascade.cli.{module}"), name.replace("-", "_"))
+            command = _command(name.replace("-", "_"))
             assert isinstance(command, click.Command)
-            command.short_help = says
+            command.short_help = _COMMANDS[name][1]
             self._commands[name] = command
         return command
 
