@@ -58,7 +58,9 @@ def keep_nan_in_vectors(func: PrimFunc) -> PrimFunc:
     """Rewrite float32 maxima, minima and comparisons in `func` into forms that handle NaN on cores with MVE.
 
     LLVM 22 takes `not a < b` for `a >= b` there, so a float vector is never found to be NaN, and reordered choices lose
-    NaN. Here bits reveal NaN, and compared values are behind a fence, which keeps loops from being vectorized.
+    NaN. Here bits reveal NaN, and compared values are behind a fence, which keeps loops from being vectorized, but not
+    scalars from being gathered in vectors. LT and LE of such vectors are true for NaN, other comparisons are not, so
+    that `a < b` asks for the bits too.
     """
     body = func.body
     for kind, name in ((tirx.Max, "llvm.maxnum"), (tirx.Min, "llvm.minnum")):
@@ -82,7 +84,11 @@ def _fenced(node: Any) -> Any:
     dtype = dtype_of(node.a)
     if dtype != "float32":
         return node
-    return type(node)(tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", node.a), node.b)
+    made = type(node)(tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", node.a), node.b)
+    if isinstance(node, (tirx.LT, tirx.LE)):
+        for operand in (node.a, node.b):
+            made = made if _is_constant(operand) else tirx.And(made, tirx.Not(_has_bits_of_nan(operand)))
+    return made
 
 
 def _nan_by_bits(node: Any) -> Any:

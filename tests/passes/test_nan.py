@@ -115,3 +115,21 @@ def test_signs_on_cores(tmp_path: Path, emulator: None, target: str) -> None:
     check_network(
         tmp_path, [helper.make_node("Sign", ["x"], ["y"])], {"x": x}, ["y"], {}, target=target, wanted=[np.sign(x)]
     )
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("kind", ["Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
+def test_comparisons_with_nan_choose_the_second_value(tmp_path: Path, emulator: None, target: str, kind: str) -> None:
+    """Vectors of Helium compare as scalars do: LT and LE of its instructions are true for NaN."""
+    x = np.linspace(-2, 2, 37, dtype="float32")[None]
+    x[0, [0, 5, 9, 17, 30, 36]] = np.nan
+    nodes = [
+        helper.make_node(kind, ["x", "zero"], ["c"]),
+        helper.make_node("Where", ["c", "zero", "x"], ["y"]),
+        helper.make_node(kind, ["zero", "x"], ["d"]),
+        helper.make_node("Where", ["d", "x", "zero"], ["z"]),
+    ]
+    compare = {"Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal}
+    below, above = compare[kind](x, 0), compare[kind](np.float32(0), x)
+    wanted = [np.where(below, np.float32(0), x), np.where(above, x, np.float32(0))]
+    check_network(tmp_path, nodes, {"x": x}, ["y", "z"], {"zero": np.float32(0)}, target=target, wanted=wanted)
