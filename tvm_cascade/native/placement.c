@@ -184,6 +184,7 @@ static void keep(const Buffers *b, Known *k, const int64_t *order, const int64_t
 
 /* Make the offsets `placed`, and sort the spans of those that conflict with what has moved. */
 static void take(const Buffers *b, Known *k, int64_t *spans, const int64_t *placed, int64_t *offsets) {
+    if (b->n < 1) return;
     memset(k->stale, 0, (size_t)b->n);
     for (int64_t i = 0; i < b->n; i++)
         if (offsets[i] != placed[i]) make_stale(b, k, i);

@@ -92,9 +92,10 @@ def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[L
 def layer_table(errors: tuple[LayerError, ...], most: int) -> list[str]:
     """Format the worst tensors as lines."""
     wide = max(len("tensor"), *(len(one.tensor) for one in errors[:most]))
-    head = f"{'tensor':<{wide}}  {'operator':<16}  signal/noise        rmse     largest"
+    kinds = max(len("operator"), *(len(one.operator) for one in errors[:most]))
+    head = f"{'tensor':<{wide}}  {'operator':<{kinds}}  signal/noise        rmse     largest"
     rows = [
-        f"{one.tensor:<{wide}}  {one.operator:<16}  {one.snr_db:>9.1f} dB  {one.rmse:>10.4g}  {one.max_abs_diff:>10.4g}"
+        f"{one.tensor:<{wide}}  {one.operator:<{kinds}}  {one.snr_db:>9.1f} dB  {one.rmse:>10.4g}  {one.max_abs_diff:>10.4g}"
         for one in errors[:most]
     ]
     more = [f"and {len(errors) - most} more (--json has all)"] if len(errors) > most else []
