@@ -84,7 +84,7 @@ class _Reader:
     def read(self) -> SlidingFunction:
         given = self.func.params[0]
         self._add(given, self.axis)
-        self.totals = find_totals(bindings_of(self.func))
+        self.totals = find_totals(self.func)
         network: list[Step] = []
         for binding in bindings_of(self.func):
             step = self._step(binding)

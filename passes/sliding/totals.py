@@ -19,9 +19,11 @@ from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32
 from tvm_cascade.passes.integer.pooling import reduced_axes, rescaled_sum, te_average
 from tvm_cascade.passes.integer.task import Output, Task
-from tvm_cascade.passes.integer.untyped import Binding, Builder, Index, Scalar, Tensor, Value, relax, te
+from tvm_cascade.passes.integer.untyped import Builder, Function, Index, Scalar, Tensor, Value, relax, te
 from tvm_cascade.passes.islands.reader import VIEWS, read_operators
+from tvm_cascade.passes.lower_quantized import INVERSE, REAL_ATTR
 from tvm_cascade.passes.origin import plain
+from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.program.operator import Operator, quantized
 from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
@@ -90,19 +92,23 @@ class Total:
         return Emitter(builder, {}, f"{self.result.name}_{kind}").call(kind, compute, list(operands))
 
 
-def find_totals(bindings: Sequence[Binding]) -> dict[Value, Total]:
+def find_totals(func: Function) -> dict[Value, Total]:
     """Find the operators of a function that sum stored integers, by result."""
-    definitions = {b.var: b.value for b in bindings}
+    mark = dict(func.attrs or {}).get(REAL_ATTR)
+    rounding = {"once": mark is not None, "inverse": mark == INVERSE}
+    definitions = {b.var: b.value for b in bindings_of(func)}
     operators = read_operators(definitions.items())
     calls = [var for var, value in definitions.items() if isinstance(value, relax.Call)]
-    made = {var: _total(var, operators.operator(var), definitions) for var in calls}
+    made = {var: _total(var, operators.operator(var), definitions, rounding) for var in calls}
     return {var: total for var, total in made.items() if total is not None}
 
 
-def _total(var: Value, operator: Operator | None, definitions: Mapping[Value, Value]) -> Total | None:
+def _total(
+    var: Value, operator: Operator | None, definitions: Mapping[Value, Value], rounding: Mapping[str, bool]
+) -> Total | None:
     """Find the sum that ends in a variable; None if there is none."""
     try:
-        found = None if operator is None else _sum(var, operator)
+        found = None if operator is None else _sum(var, operator, rounding)
         chain = None if found is None else _between(definitions, found.source, var)
     except NotLowered:
         return None
@@ -111,13 +117,14 @@ def _total(var: Value, operator: Operator | None, definitions: Mapping[Value, Va
     return replace(found, chain=chain)
 
 
-def _sum(var: Value, operator: Operator) -> Total | None:
+def _sum(var: Value, operator: Operator, rounding: Mapping[str, bool]) -> Total | None:
     """Read a mean, a sum or an average pool of stored values, without the chain of its variables."""
     quant, output = operator.quant, operator.output
     if quant is None:
-        pooled = operator.kind == "stored_average"
-        return _pooled(var, operator, Output.unbounded(output.shape, output.dtype)) if pooled else None
-    out = Output.unbounded(output.shape, quant.dtype, quant.step, quant.zero_point)
+        if operator.kind != "stored_average":
+            return None
+        return _pooled(var, operator, replace(Output.unbounded(output.shape, output.dtype), **rounding))
+    out = replace(Output.unbounded(output.shape, quant.dtype, quant.step, quant.zero_point), **rounding)
     if not {m.kind for m in operator.moves} <= {*VIEWS} or operator.explicit:
         return None
     if operator.kind == "avg_pool2d":
@@ -130,13 +137,13 @@ def _sum(var: Value, operator: Operator) -> Total | None:
 
 
 def _pooled(var: Value, pool: Operator, out: Output) -> Total | None:
-    """Read an average pool over the whole map."""
+    """Read an average pool over the whole map, by TFLite's rounding."""
     attrs, source = pool.attributes, quantized(pool.operands[0]) or pool.value(0)
     rows_and_columns = source.shape[1:3]
     whole = attrs["layout"] == "NHWC" and attrs["pool_size"] == rows_and_columns
     unpadded = not any(attrs["padding"]) and {*attrs["dilation"]} == {1}
     count = prod(rows_and_columns)
-    if not whole or not unpadded or pool.output.shape[1:3] != (1, 1) or count << 16 > INT32_MAX:
+    if out.once or not whole or not unpadded or pool.output.shape[1:3] != (1, 1) or count << 16 > INT32_MAX:
         return None
     stored = partial(_averaged, out, count)
     return Total(f"avg_pool2d ({plain(var.name)})", source.source, (1, 2), stored, dtype_of(var), var, ())

@@ -238,6 +238,25 @@ def test_sums_of_integers_run_and_those_of_floats_do_not() -> None:
     assert frame["additions"] < frame["frontier"][3]["additions"] and "running sums" in plan.to_text(details=True)
 
 
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "ReduceSum"])
+def test_running_sums_of_onnx_are_rounded_once(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from tvm_cascade.testing.onnx_layers import Layers
+
+    layers = Layers()
+    y = layers.node(
+        "Relu", layers.node("Conv", layers.stored("x", 0.02), layers.weight((8, 6, 3), 0), kernel_shape=[3])
+    )
+    more = {} if kind == "GlobalAveragePool" else {"keepdims": 1}
+    axes = () if kind == "GlobalAveragePool" else (layers.constant(np.array([2], "int64")),)
+    y = layers.stored(layers.node(kind, layers.stored(y, 0.02), *axes, **more), 0.013 if axes == () else 0.6)
+    layers.save(tmp_path / "m.onnx", layers.node("Flatten", y), (1, 6, 66), 2)
+    mod = load(tmp_path / "m.onnx")
+    made = load_frame(mod, 1, axis=2)
+    assert len(made.plan.totals) == 1
+    compare(mod, 1, 300, "float32", axis=2, made=made)
+
+
 def test_rows_move_up_in_their_states() -> None:
     """One operator a state writes it in place, and whoever reads the rows reads them there: no tensor beside holds them."""
     graph = extract_order_graph(lower_integers(frame_module(module(causal, "int8"), 1).mod))
