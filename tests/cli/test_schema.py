@@ -21,6 +21,7 @@ MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
 WITH_JSON = sorted(n for n, c in main.commands.items() if any("--json" in one.opts for one in c.params))
 CALLS = {  # of every command with --json, its arguments: {project} and {second} are compiled folders, {new} there is none
     "allocate": ["{new}.csv"],
+    "benchmark": ["{project}", "{project} --check {model} --csv {new}.csv"],
     "bundle": ["{project} {second} -o {new}"],
     "compare": ["{project} {second}"],
     "compile": ["{model} --target cortex-m4 -o {new}", "{model} --target host -o {new}"],
