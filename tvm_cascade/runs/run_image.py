@@ -173,7 +173,8 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
         executed = [a + b for a, b in zip(executed, done.macs, strict=True)]
         planned += record.macs
         for memory, touched in zip(network.interface.arrays, done.memory_high_water, strict=True):
-            high[memory.name] = max(high[memory.name], touched)
+            own = memory.kept_bytes if image.several else 0  # states, which lie in the arena here
+            high[memory.name] = max(high[memory.name], touched - own)
     return _Measured(outputs, tuple(high.values())), executed, planned
 
 
