@@ -110,6 +110,14 @@ class _ChannelsLast(Moves):
         weights = self.stored.get(kernel)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout):
             return self._other(call)
+        if weights is None and own_layout == "OIHW" and self._is_of_constants(kernel):
+            turned = self._permuted(kernel, [2, 3, 1, 0])  # stays an expression of stored integers (`stored_constants`)
+            window = window_of(attrs, "strides", "padding", "dilation")
+            source, groups = self._last_of(call.args[0]), int(attrs.groups)
+            layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+            return Placed(
+                self.bb.emit(relax.op.nn.conv2d(source, turned, groups=groups, **layouts, **window)), last=True
+            )
         if weights is None:
             return self._float_convolution(call, constant_of(self._definition(kernel)))
         if weights.scales > 1 and weights.axis % 4 != outputs:
@@ -128,6 +136,16 @@ class _ChannelsLast(Moves):
         operator = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
         result = operator(source, kernel, groups=groups, data_layout="NHWC", kernel_layout=layout, **window)
         return Placed(self.bb.emit(result), last=True)
+
+    def _is_of_constants(self, value: Value) -> bool:
+        """Return whether operators compute a value from constants alone."""
+        made = self._definition(value)
+        if not isinstance(made, relax.Call):
+            return False
+        tensors = [a for a in made.args if isinstance(a.ty, relax.TensorType)]
+        return bool(tensors) and all(
+            constant_of(self._definition(a)) is not None or self._is_of_constants(a) for a in tensors
+        )
 
     def _float_convolution(self, call: Value, weights: np.ndarray | None) -> Placed:
         """A convolution by constant float weights in NHWC; `_other` where they are computed."""

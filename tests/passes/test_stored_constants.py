@@ -178,3 +178,19 @@ def test_matmul_n_bits(tmp_path: Path) -> None:
     outputs = tvm_cascade.run(tmp_path / "p", inputs={"x": x}).outputs
     np.testing.assert_allclose(outputs["y"], x @ real[:, :depth].T.astype("float32"), rtol=1e-5, atol=1e-5)
     assert weight_bytes(made) <= depth * units // 2 + blocks * units * 5 + 64
+
+
+def test_a_first_convolution_of_cast_weights_is_turned(tmp_path: Path) -> None:
+    """Weights `Cast(int8) * scales` of planes with three channels: the layer is fused, as one of float weights is."""
+    from tvm_cascade.testing.onnx_layers import Layers
+
+    layers = Layers()
+    numbers = layers.constant(layers.rng.integers(-127, 128, (8, 3, 3, 3)).astype("int8"))
+    scales = layers.constant(layers.rng.uniform(0.001, 0.01, (8, 1, 1, 1)).astype("float32"))
+    weights = layers.node("Mul", layers.node("Cast", numbers, to=1), scales)
+    y = layers.node("Conv", "x", weights, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    y = layers.node("GlobalAveragePool", layers.node("Relu", y))
+    layers.save(tmp_path / "m.onnx", layers.node("Flatten", y), (1, 3, 16, 16), 2)
+    plan = tvm_cascade.plan(tmp_path / "m.onnx", target="cortex-m4")
+    assert plan.to_dict()["weight_bytes"] < 2.5 * 8 * 27
+    assert plan.estimated_instructions is not None and plan.estimated_instructions < 6 * plan.macs
