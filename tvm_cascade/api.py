@@ -434,8 +434,8 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
         told = replace(told, storage=request.plan.weights)
         if get_core(request.target).family.links and not limits.memory and limits.weights != "stream":
-            points = pipeline.flash_points(loaded, limits, core, counts, planned)
-            told = replace(told, flash_points=flash_frontier(points))
+            known = limits, core, counts, planned
+            told = replace(told, flash_planner=lambda: flash_frontier(pipeline.flash_points(loaded, *known)))
         end = shorter_end(loaded, planned, limits, kernels) if own.sram is None else ""
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     need = told.need

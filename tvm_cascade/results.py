@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
@@ -113,7 +114,10 @@ class PlanResult:
         default_factory=dict, kw_only=True
     )  # bytes of weights that are copied into memories that were named, by name
     ram_weight_bytes: int = field(default=0, kw_only=True)  # of weights that are copied to RAM, beside the arena
-    flash_points: tuple[FlashPoint, ...] = field(default=(), kw_only=True)  # flash against cycles, ascending bytes
+    # plans the network again for `flash_points`; None where there are none
+    flash_planner: Callable[[], tuple[FlashPoint, ...]] | None = field(
+        default=None, kw_only=True, compare=False, repr=False
+    )
     storage: str = field(default="linked", kw_only=True)  # of the weights: linked, section, file or stream
     placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
@@ -203,8 +207,13 @@ class PlanResult:
         """Return the cost of every operator, in execution order."""
         return tuple(layers(self.plan, self.operators, self.waits)) if self.operators else ()
 
-    def to_dict(self) -> schema.Plan:
-        """Return the JSON object of `tvm-cascade plan --json`."""
+    @cached_property
+    def flash_points(self) -> tuple[FlashPoint, ...]:
+        """Plan the network again with every `--optimise`; return flash against cycles, by ascending bytes."""
+        return () if self.flash_planner is None else self.flash_planner()
+
+    def to_dict(self, details: bool = False) -> schema.Plan:
+        """Return the JSON object of `tvm-cascade plan --json`; `details` adds what takes further plans, as `--details`."""
         plan = self.plan
         found: schema.Plan = {
             "model": self.name,
@@ -253,7 +262,7 @@ class PlanResult:
             found["frame"] = self.frame
         if self.flash is not None:
             found["weight_bytes"], found["estimated_code_bytes"] = self.flash
-        if self.flash_points:
+        if details and self.flash_points:
             found["flash_frontier"] = [point.to_dict() for point in self.flash_points]
         if self.rewritten is not None:
             found["rewritten"] = self.rewritten

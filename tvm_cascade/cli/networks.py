@@ -43,7 +43,7 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
     if report is not None:
         result.write_report(report)
         say(f"report in {report}")
-    show(as_json, result.to_dict(), result.to_text(verbose=verbose, details=details))
+    show(as_json, result.to_dict(details=details), result.to_text(verbose=verbose, details=details))
     if result.fits is False:
         sys.exit(1)
 

@@ -216,7 +216,7 @@ class _Sometimes(TypedDict, total=False):
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
     flash_frontier: Annotated[
         list[FlashPoint],
-        "Flash against cycles, by ascending flash; only of `plan`, for cores that images are linked for",
+        "Flash against cycles, by ascending flash; only of `plan --details`, for cores that images are linked for",
     ]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
     states: Annotated[list[Placed], "What a network with states keeps from one call to the next"]
