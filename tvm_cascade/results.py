@@ -437,16 +437,16 @@ class PlanResult:
         """Write one self-contained HTML page if `to` ends in .html, else a folder with the page, pictures and data."""
         from tvm_cascade.report.html import write_report
 
-        write_report(to, self._report())
+        write_report(to, self._report(details=True))
 
     def _page(self) -> str:
         """Return the HTML page of the report."""
         from tvm_cascade.report.html import html_page
 
-        return html_page(self._report())
+        return html_page(replace(self, flash_planner=None)._report())  # a notebook shows it at once
 
-    def _report(self) -> ReportData:
-        """Collect the data shown by the report page."""
+    def _report(self, details: bool = False) -> ReportData:
+        """Collect the data shown by the report page; `details` as of `to_dict`."""
         from tvm_cascade.report.html import ReportData, today
 
         shown = self._with_short_names()
@@ -460,7 +460,7 @@ class PlanResult:
             self.frontier,
             self.estimates,
             self.bounds,
-            self.to_dict(),
+            self.to_dict(details),
             text,
             operators=self.operators,
             waits=self.waits,
@@ -504,10 +504,10 @@ class CompileResult(PlanResult):
     stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
     unlinked: str = ""  # why no image was linked; empty where it was, and where none ever is
 
-    def to_dict(self) -> schema.Compilation:
+    def to_dict(self, details: bool = False) -> schema.Compilation:
         """Return the JSON object of `tvm-cascade compile --json`."""
         return {
-            **super().to_dict(),
+            **super().to_dict(details),
             "target": self.target,
             "board": self.board,
             "arena_bytes": self.plan.peak,

@@ -95,7 +95,7 @@ def test_what_saves_flash_is_told_with_its_price(tmp_path: Path) -> None:
     assert api.plan(MODEL, target=TARGET, flash=cap, weights="file").need is not None
 
 
-def test_the_frontier_of_flash_has_what_no_other_beats() -> None:
+def test_the_frontier_of_flash_has_what_no_other_beats(tmp_path: Path) -> None:
     told = api.plan(MODEL, target=TARGET)
     assert "flash_frontier" not in told.to_dict()  # which takes a plan for every --optimise
     points = told.to_dict(details=True).get("flash_frontier", [])
@@ -104,4 +104,8 @@ def test_the_frontier_of_flash_has_what_no_other_beats() -> None:
     own = next(p for p in points if p["optimise"] == "balanced")
     assert told.flash == (own["weight_bytes"], own["estimated_code_bytes"]) and own["cycles"] == told.cycles
     assert f"--optimise balanced  {own['flash_bytes']:>9} bytes" in told.to_text(details=True)
+    told.write_report(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert "Flash against time" in page and all(f"{p['flash_bytes']:,}" in page for p in points)
+    assert "Flash against time" not in (told._repr_html_() or "")  # a notebook's page takes no further plans
     assert "flash_frontier" not in api.plan(MODEL, target="host").to_dict(details=True)

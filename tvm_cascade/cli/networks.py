@@ -40,6 +40,9 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
     EmitRequest(report=report)  # refused before the work whose end needs it
     with first_interrupt_ends_searches():
         result = api.plan(model, progress=say, **options)
+        if result.flash_planner is not None and (details or report is not None):
+            say("planning for every --optimise")
+            _ = result.flash_points  # here, where an interrupt ends it and the plan is told all the same
     if report is not None:
         result.write_report(report)
         say(f"report in {report}")

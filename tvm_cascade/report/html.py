@@ -92,6 +92,7 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
         blocks=block_rows(plan),
         kinds=KINDS,
         suggestions=data.get("suggestions", ()),
+        flash=data.get("flash_frontier", ()),
         notes=list(_notes(data)),
         left_out=data.get("left_out", {}),
         script=Markup(script),  # a file of ours: nothing is put into it
