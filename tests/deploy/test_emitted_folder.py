@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -34,7 +35,7 @@ def branches() -> tvm.IRModule:
     """Two branches that may run at the same time, and two results."""
     net = Net("float32", "NCHW", seed=7)
     x = net.input(SHAPE, "x")
-    a, b = (net.conv(net.conv(x, c, k, activation="relu"), 5, 3) for c, k in ((8, 3), (6, 5)))
+    a, b = (net.conv(net.conv(x, c, k, activation="relu"), 5, 3) for c, k in ((24, 3), (6, 5)))
     return net.finish([net.max_pool(net.concat([a, b]), 3, 2, "same"), a])
 
 
@@ -83,16 +84,50 @@ def test_the_folder_describes_itself(folder):
     assert groups == [s["groups"] for s in data["stages"]] and any(len(g) > 1 for g in groups)
 
 
-@pytest.mark.parametrize("runtime_only", ["0", "1"])
-def test_python_runs_it_with_tvm_alone(folder, network, tmp_path, runtime_only):
-    """With TVM as it is, and with its runtime alone, as where its compiler is not installed."""
+def test_weights_are_in_a_file_once(folder):
+    place, _ = folder
+    told = json.loads((place / "metadata.json").read_text())["weights"]
+    content = (place / told["file"]).read_bytes()
+    assert told["bytes"] == len(content) and told["sha256"] == hashlib.sha256(content).hexdigest()
+    library = (place / "network.so").read_bytes()
+    assert told["tensors"]
+    for spec in told["tensors"]:
+        size = int(np.prod(spec["shape"])) * np.dtype(spec["dtype"]).itemsize
+        assert size >= 4096 and spec["offset"] % 64 == 0
+        assert content[spec["offset"] : spec["offset"] + size] not in library
+
+
+def test_equal_weights_are_in_the_file_once(tmp_path):
+    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype("float32")
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 16, 8, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for _ in range(3):
+                value = builder.emit(relax.op.nn.conv2d(value, relax.const(weights), padding=1))
+            out = builder.emit_output(relax.op.nn.relu(value))
+        builder.emit_func_output(out)
+    api.stages(builder.get(), target="llvm", emit=tmp_path / "made")
+    told = json.loads((tmp_path / "made" / "metadata.json").read_text())["weights"]
+    assert len(told["tensors"]) == 2  # the first layer reads planes, the second and third blocks of channels
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda text: bytes([text[0] ^ 1]) + text[1:]])
+def test_weights_of_another_network_are_refused(folder, tmp_path, damage):
+    place = shutil.copytree(folder[0], tmp_path / "other")
+    (place / "weights.bin").write_bytes(damage((place / "weights.bin").read_bytes()))
+    done = subprocess.run([sys.executable, str(place / "example.py")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "weights" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_python_runs_it_with_the_runtime_alone(folder, network, tmp_path):
     place, (_, data, wanted) = folder[0], network
     np.savez(tmp_path / "in.npz", x=data)
-    alone = "import sys, runpy; sys.modules['tvm_cascade'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
+    missing = "import sys, runpy; sys.modules['tvm_cascade'] = sys.modules['tvm'] = None"
+    alone = f"{missing}; del sys.argv[0]; runpy.run_path(sys.argv[0], {{}}, '__main__')"
     files = ["--inputs", str(tmp_path / "in.npz"), "--outputs", str(tmp_path / "out.npz"), "--threads", "2"]
     command = [sys.executable, "-c", alone, str(place / "example.py"), *files]
-    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": runtime_only}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     got = np.load(tmp_path / "out.npz")
     for name, expected in zip(outputs(place), wanted, strict=True):

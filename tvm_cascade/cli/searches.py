@@ -54,7 +54,7 @@ _DEVICE = option(
 _KEEPS = "A file that keeps measurements: those in it are used, new ones are added."
 
 _EMIT = (
-    option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
+    option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library, weights, "
            "example.py, example.cc with CMakeLists.txt, schedule.json, metadata.json.", metavar="DIR"),
     option(SearchRequest, "precision", "Of tensors between kernels: fp16 and bf16 store them as float16 and bfloat16, and "
            "convolutions without groups and products of matrices multiply these and sum up in "

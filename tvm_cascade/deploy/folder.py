@@ -1,6 +1,7 @@
 """`emit_folder`: a network and its schedule as a movable folder that runs with TVM alone (rfc/0014).
 
-network.so       the staged program, its weights and, for GPUs, its machine code
+network.so       the staged program and, for GPUs, its weights and machine code
+weights.bin      for processors: the weights, mapped into memory as they are used (`deploy.weights`)
 example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
 README.md        says how to run it
 schedule.json    the stages (`parallel.schedule_file`)
@@ -24,6 +25,7 @@ import tvm
 from tvm_cascade.cost import find_device
 from tvm_cascade.cost.precision import require_architecture
 from tvm_cascade.deploy.library import build_library, require_linker
+from tvm_cascade.deploy.weights import WEIGHTS, as_parameters, write_weights
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.schedule_file import save_schedule
@@ -135,7 +137,7 @@ def require_free(folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file; give a folder for --emit")
     names = {path.name for path in folder.iterdir()}
-    emitted = {METADATA, LIBRARY, README, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
+    emitted = {METADATA, LIBRARY, WEIGHTS, README, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
     if names - emitted or (names and METADATA not in names):
         raise UsageError(f"{folder} holds other things than an emitted network; give another folder or empty it")
 
@@ -173,9 +175,11 @@ def emit_folder(
     lowered = lower_stages(net, staged.units, schedule, emission.lowering())
     with publish(place, lambda old, _new: require_free(old)) as staging:
         progress(f"{name}: compiling the library{_for(emission)}")
-        build_library(lowered, emission.tvm_target(), staging / LIBRARY, emission.code)
+        program, weights = (lowered, []) if emission.cuda else as_parameters(lowered)
+        build_library(program, emission.tvm_target(), staging / LIBRARY, emission.code)
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
+        metadata["weights"] = write_weights(weights, staging / WEIGHTS) if weights else None
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         (staging / README).write_text(_readme(metadata), encoding="utf-8")
         for example in _EXAMPLES:
@@ -231,6 +235,7 @@ def _readme(metadata: Mapping[str, Any]) -> str:
     return f"""# {metadata["name"]}
 
 A network for {where}, scheduled in stages by tvm_cascade. It needs {needs}; tvm_cascade itself is not needed.
+Of TVM the runtime alone is loaded, and weights are read from their file as they are used.
 
 In Python, on random inputs, with the time of a run:
 

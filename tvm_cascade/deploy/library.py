@@ -1,4 +1,4 @@
-"""The shared library of a staged module, with weights and, for GPUs, machine code in it; no GPU or driver is needed."""
+"""The shared library of a staged module, for GPUs with weights and machine code in it; no GPU or driver is needed."""
 
 # TVM has no stubs: pyright infers its functions' types too narrowly.
 # pyright: reportArgumentType=false

@@ -5,6 +5,10 @@
 // Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
@@ -18,6 +22,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,6 +34,7 @@ struct Spec {
   std::vector<int64_t> shape;
   DLDataType type;
   size_t bytes;
+  size_t offset;  // of weights, in their file
 };
 
 using Files = std::map<std::string, std::string>;  // by the name of an input or output
@@ -49,10 +55,13 @@ static ffi::Any Member(const ffi::Any& object, const char* key) {
   return object.cast<ffi::json::Object>()[ffi::String(key)];
 }
 
-static std::vector<Spec> Specs(const ffi::Any& metadata, const char* side) {
+static std::vector<Spec> Specs(const ffi::Any& described, const char* key) {
   std::vector<Spec> specs;
-  for (const ffi::Any& one : Member(metadata, side).cast<ffi::json::Array>()) {
-    Spec spec{Member(one, "name").cast<ffi::String>(), {}, {}, 1};
+  for (const ffi::Any& one : Member(described, key).cast<ffi::json::Array>()) {
+    const auto fields = one.cast<ffi::json::Object>();
+    Spec spec{"", {}, {}, 1, 0};
+    if (fields.count(ffi::String("name"))) spec.name = Member(one, "name").cast<ffi::String>();
+    if (fields.count(ffi::String("offset"))) spec.offset = static_cast<size_t>(Member(one, "offset").cast<int64_t>());
     spec.type = ffi::StringToDLDataType(Member(one, "dtype").cast<ffi::String>());
     for (const ffi::Any& extent : Member(one, "shape").cast<ffi::json::Array>()) {
       spec.shape.push_back(extent.cast<int64_t>());
@@ -64,11 +73,60 @@ static std::vector<Spec> Specs(const ffi::Any& metadata, const char* side) {
   return specs;
 }
 
+// A file in memory: a page is read when it is used, and shared by all processes that use it.
+class Mapping {
+ public:
+  Mapping(const std::string& path, size_t bytes) : bytes_(bytes) {
+    const int file = open(path.c_str(), O_RDONLY);
+    struct stat about = {};
+    if (file < 0 || fstat(file, &about) != 0 || static_cast<size_t>(about.st_size) != bytes) {
+      if (file >= 0) close(file);
+      throw std::runtime_error(path + " does not have the " + std::to_string(bytes) + " bytes of this network's weights");
+    }
+    start_ = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (start_ == MAP_FAILED) throw std::runtime_error("cannot map " + path);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { munmap(start_, bytes_); }
+
+  char* At(size_t offset) const { return static_cast<char*>(start_) + offset; }
+
+ private:
+  void* start_;
+  size_t bytes_;
+};
+
+// A tensor whose data lies in a mapping, which lives as long as the tensor.
+struct MappedTensor {
+  DLManagedTensor tensor;
+  std::vector<int64_t> shape;
+  std::shared_ptr<Mapping> mapping;
+};
+
+static std::vector<ffi::Tensor> Weights(const ffi::Any& metadata) {
+  const ffi::Any described = Member(metadata, "weights");
+  if (described == nullptr) return {};
+  const std::string file = Member(described, "file").cast<ffi::String>();
+  const auto mapping = std::make_shared<Mapping>(file, static_cast<size_t>(Member(described, "bytes").cast<int64_t>()));
+  std::vector<ffi::Tensor> weights;
+  for (const Spec& spec : Specs(described, "tensors")) {
+    auto* made = new MappedTensor{{}, spec.shape, mapping};
+    made->tensor.dl_tensor = DLTensor{mapping->At(spec.offset), DLDevice{kDLCPU, 0}, static_cast<int32_t>(spec.shape.size()),
+                                      spec.type, made->shape.data(), nullptr, 0};
+    made->tensor.manager_ctx = made;
+    made->tensor.deleter = [](DLManagedTensor* tensor) { delete static_cast<MappedTensor*>(tensor->manager_ctx); };
+    weights.push_back(ffi::Tensor::FromDLPack(&made->tensor));
+  }
+  return weights;
+}
+
 // What runs the network, for one thread at a time: a second thread needs a Session of its own.
 class Session {
  public:
-  Session(const ffi::Module& library, DLDevice device)
-      : device_(device), machine_(Find(library, "vm_load_executable")().cast<ffi::Module>()) {
+  Session(const ffi::Module& library, DLDevice device, std::vector<ffi::Tensor> weights)
+      : device_(device), weights_(std::move(weights)), machine_(Find(library, "vm_load_executable")().cast<ffi::Module>()) {
     const int cpu = kDLCPU, pooled = 2;  // TVM's number of its allocator that keeps memory for the next run
     if (device.device_type == kDLCPU) {
       Find(machine_, "vm_initialization")(cpu, 0, pooled);
@@ -87,6 +145,7 @@ class Session {
 
   std::vector<ffi::Tensor> Run(const std::vector<ffi::Tensor>& inputs) const {
     std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
+    arguments.insert(arguments.end(), weights_.begin(), weights_.end());
     ffi::Any result;
     main_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     if (auto single = result.as<ffi::Tensor>()) return {*single};
@@ -109,6 +168,7 @@ class Session {
   }
 
   DLDevice device_;
+  std::vector<ffi::Tensor> weights_;
   ffi::Module machine_;
   ffi::Function main_;
 };
@@ -148,7 +208,7 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
   }
   const DLDevice device = Device(metadata);
   const std::string library = Member(metadata, "library").cast<ffi::String>();
-  Session session(ffi::Module::LoadFromFile("./" + library), device);
+  Session session(ffi::Module::LoadFromFile("./" + library), device, Weights(metadata));
   std::vector<ffi::Tensor> given;
   for (const Spec& spec : takes) {
     const auto found = inputs.find(spec.name);

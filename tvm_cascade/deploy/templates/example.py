@@ -1,5 +1,7 @@
 """Runs the network of this folder. Needs the packages apache-tvm and numpy, and for a GPU its driver and CUDA's runtime.
 
+Of TVM only the runtime is loaded: its compiler is never imported.
+
     python example.py [--inputs in.npz] [--outputs out.npz] [--check want.npz] [--repeat N] [--threads N]
 
     import example
@@ -12,7 +14,11 @@ The names, shapes and types of inputs and outputs are in metadata.json.
 import argparse
 import contextlib
 import ctypes
+import functools
+import hashlib
+import importlib.util
 import json
+import mmap
 import os
 import sys
 import threading
@@ -38,16 +44,15 @@ class Network:
         self.metadata = json.loads((HERE / "metadata.json").read_text())
         self._threads = threads
         os.environ["TVM_NUM_THREADS"] = str(max(threads, int(os.environ.get("TVM_NUM_THREADS") or 1)))
-        import tvm
-
-        self._device = _device(tvm, self.metadata)
+        self._device = _device(_runtime(), self.metadata)
         if self.metadata.get("cudnn_kernels"):
             _register_cudnn()
-        self._library = tvm.runtime.load_module(str(HERE / self.metadata["library"]))
-        self._configure = tvm.get_global_func("runtime.config_threadpool")
+        self._library = _runtime().load_module(str(HERE / self.metadata["library"]))
+        self._weights = _weights(self.metadata.get("weights"))
+        self._configure = _runtime().get_global_func("runtime.config_threadpool")
         self._free = []  # sessions that nobody runs
         self._lock = threading.Lock()
-        self._free.append(Session(self._library, self._device, self.metadata))  # the weights are read here
+        self._free.append(self._session())
 
     def run(self, arrays):
         """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's."""
@@ -63,47 +68,100 @@ class Network:
         """Hold a session nobody else runs meanwhile."""
         with self._lock:
             held = self._free.pop() if self._free else None
-        held = held or Session(self._library, self._device, self.metadata)
+        held = held or self._session()
         try:
             yield held
         finally:
             with self._lock:
                 self._free.append(held)
 
+    def _session(self):
+        return Session(self._library, self._device, self.metadata, self._weights)
+
 
 class Session:
     """One virtual machine with an arena (on a GPU: streams and graph, too), for one thread at a time."""
 
-    def __init__(self, library, device, metadata):
-        from tvm.runtime.vm import VirtualMachine  # part of TVM's runtime: its compiler is not needed
-
-        self._device, self._outputs = device, metadata["outputs"]
-        self._main = VirtualMachine(library, device)["main"]
+    def __init__(self, library, device, metadata, weights=()):
+        self._device, self._outputs, self._weights = device, metadata["outputs"], weights
+        self._machine = library["vm_load_executable"]()
+        devices = [device] if device.dlpack_device_type() == _CPU else [device, _runtime().device("cpu", 0)]
+        numbers = [(one.dlpack_device_type(), one.index, _POOLED) for one in devices]
+        self._machine["vm_initialization"](*(number for three in numbers for number in three))
+        self._main = self._machine["main"]
 
     def run(self, arrays):
         """Run on input arrays in the network's order, and return outputs by name."""
-        import tvm
-
-        results = self._main(*(tvm.runtime.tensor(array, self._device) for array in arrays))
-        results = [results] if hasattr(results, "numpy") else list(results)
-        return {spec["name"]: result.numpy() for spec, result in zip(self._outputs, results, strict=True)}
+        results = self._main(*(_uploaded(array, self._device) for array in arrays), *self._weights)
+        results = [results] if hasattr(results, "shape") else list(results)
+        return {spec["name"]: _downloaded(result) for spec, result in zip(self._outputs, results, strict=True)}
 
 
+_CPU, _POOLED = 1, 2  # DLPack's number of processors; TVM's of its allocator that keeps memory for the next run
 _pool = threading.local()
 
 
-def _device(tvm, metadata):
+@functools.cache
+def _runtime():
+    """Load TVM's runtime, and return the package of functions that it registers itself with."""
+    os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch would be imported wherever it is installed
+    import tvm_ffi
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    found = importlib.util.find_spec("tvm")
+    folders = [Path(place) / "lib" for place in (found.submodule_search_locations or ())] if found else []
+    load_lib_ctypes("apache-tvm", "tvm_runtime", "RTLD_GLOBAL", folders)
+    return tvm_ffi
+
+
+def _uploaded(array, device):
+    tvm_ffi = _runtime()
+    allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+    tensor = allocate(tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype)), device, None)
+    copy = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+    copy(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+    return tensor
+
+
+def _downloaded(tensor):
+    array = np.empty(tuple(tensor.shape), str(tensor.dtype))
+    copy = _runtime().get_global_func("runtime.TVMTensorCopyToBytes")
+    copy(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+    return array
+
+
+def _weights(described):
+    """Map the weights from the file: a page is read when it is used, and shared by all processes that use it."""
+    if described is None:
+        return ()
+    path = HERE / described["file"]
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size != described["bytes"]:
+            raise ValueError(f"{path} does not have the {described['bytes']} bytes of this network's weights")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # nothing is written: no page is copied
+    if hashlib.sha256(mapped).hexdigest() != described["sha256"]:
+        raise ValueError(f"{path} holds the weights of another network: emit the folder again")
+    views = []
+    for spec in described["tensors"]:
+        dtype, count = np.dtype(spec["dtype"]), int(np.prod(spec["shape"], dtype=np.int64))
+        array = np.frombuffer(mapped, dtype, count, spec["offset"]).reshape(spec["shape"])
+        views.append(_runtime().from_dlpack(array))
+    return tuple(views)
+
+
+def _device(tvm_ffi, metadata):
     if metadata["target"] != "cuda":
-        return tvm.cpu()
-    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
-        with contextlib.suppress(OSError):  # TVM without its compiler does not load it
-            ctypes.CDLL(str(Path(tvm.libinfo.find_libtvm_runtime()).with_name("libtvm_runtime_cuda.so")))
-    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        return tvm_ffi.device("cpu", 0)
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
+        with contextlib.suppress(OSError, RuntimeError):  # the runtime does not load it by itself
+            tvm_ffi.libinfo.load_lib_ctypes("apache-tvm", "tvm_runtime_cuda", "RTLD_LOCAL")
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
         raise RuntimeError(
             "TVM's CUDA runtime does not load: libcuda.so.1 (the driver) and libcudart.so.13 must be found"
         )
-    device = tvm.cuda(metadata["device"])
-    if not device.exist:
+    device = tvm_ffi.device("cuda", metadata["device"])
+    exists = 0  # the number of this attribute
+    if not tvm_ffi.get_global_func("runtime.GetDeviceAttr")(device.dlpack_device_type(), device.index, exists):
         raise RuntimeError(f"there is no CUDA device {metadata['device']}: see nvidia-smi and CUDA_VISIBLE_DEVICES")
     return device
 
@@ -206,7 +264,7 @@ def main():
         results = network.run(given)
         if args.outputs:
             with open(args.outputs, "wb") as file:
-                np.savez(file, **results)
+                np.savez(file, **results)  # pyright: ignore[reportArgumentType]
         if args.repeat > 0:
             low, middle, high = np.percentile(milliseconds(network, given, args.repeat), [25, 50, 75])
             print(f"{middle:.3f} ms, median of {args.repeat} runs (quartiles {low:.3f} and {high:.3f})")
