@@ -95,7 +95,14 @@ def check(mod: tvm.IRModule, unit: str = "fused") -> None:
 
 @pytest.mark.parametrize(
     "sizes",
-    [{}, {"length": 1}, {"length": 37, "depth": 24}, {"length": 9, "batch": 2, "heads": 1}],
+    [
+        {},
+        {"length": 1},
+        {"length": 37, "depth": 24},
+        {"length": 53},
+        {"length": 32, "depth": 32},
+        {"length": 9, "batch": 2, "heads": 1},
+    ],
 )
 def test_attention_is_one_kernel(sizes):
     mod = plain(**sizes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm.tirx import IterVar
 
+STEPS = 4  # of a reduction that are unrolled
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 
@@ -45,6 +46,11 @@ def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if parallel:
         sch.parallel(fused)
+
+
+def split_steps(sch: Schedule, depth: Any) -> list[Any]:
+    """Split the loop of a reduction into an outer loop and up to `STEPS` steps, a divisor of its extent."""
+    return sch.split(depth, [None, next(n for n in range(STEPS, 0, -1) if extent(sch, depth) % n == 0)])
 
 
 def named(sch: Schedule, name: str) -> Any:

@@ -6,8 +6,11 @@ nearest cache, and only the result is written. A tile's rows are independent, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
 
 from tvm_cascade.staging.kernels.blocks import (
     Schedule,
@@ -21,10 +24,12 @@ from tvm_cascade.staging.kernels.blocks import (
     producer,
     reductions,
     share,
+    split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_compute import LANES
 
 _ROWS = 8  # of a tile
+_UNEVEN = 1.05  # more work of tiles that end behind the last row, whose stores are guarded
 _VECTORS = 2  # of a row in an accumulator tile
 
 
@@ -40,9 +45,9 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     last = last_behind(sch, second)
     kept = {name_of(sch, b) for b in (named(sch, "softmax_exp"), named(sch, "softmax_norm"), last)}
     kept |= {"keys_pack", *(name_of(sch, b) for b in sums)}
-    query = producer(sch, first, 0)
-    if query is not None:
-        kept.add(name_of(sch, query))
+    query = producer(sch, first, 0) or sch.cache_read(first, 0, "global")
+    kept.add(name_of(sch, query))
+    products = {name_of(sch, block) + part for block in (first, second) for part in ("_init", "_update")}
     for block in inner_blocks(sch):
         if name_of(sch, block) not in kept:
             sch.compute_inline(block)
@@ -52,35 +57,73 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     *heads, row, column = loops
     sch.reorder(*heads, row, column)
     head = sch.fuse(*heads)
-    tile, _ = sch.split(row, [None, min(_ROWS, most, extent(sch, row))])
-    inner = [second, named(sch, "softmax_norm"), total, named(sch, "softmax_exp"), largest, first]
-    for block in [*inner, *([] if query is None else [query])]:
+    tile, row = sch.split(row, [None, _tile_rows(extent(sch, row), most)])
+    lanes = max(d for d in range(1, LANES + 1) if extent(sch, column) % d == 0)
+    vectors = _VECTORS if most >= _ROWS * _VECTORS and extent(sch, column) % (lanes * _VECTORS) == 0 else 1
+    columns, lane = sch.split(column, [None, lanes * vectors])
+    sch.reorder(tile, columns, row, lane)
+    sch.compute_at(second, columns, preserve_unit_loops=True)
+    inner = [named(sch, "softmax_norm"), total, named(sch, "softmax_exp"), largest, first]
+    for block in [*inner, query]:
         sch.compute_at(block, tile, preserve_unit_loops=True)
     sch.compute_at(named(sch, "keys_pack"), head, preserve_unit_loops=True)
     share(sch, [head], parallel)  # before reductions are cut from their beginnings, where TVM proves nothing any more
     sch.vectorize(sch.get_loops(named(sch, "keys_pack"))[-1])
-    _product(sch, first, sch.get_loops(first)[-4:])
+    _, block, *_ = loops = sch.get_loops(first)[-4:]
+    depth = _tile(sch, loops)
+    written = sch.cache_write(first, 0, "local")  # else its tile is stored in every step of the reduction
+    sch.reverse_compute_at(written, block, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(written)[-1])
+    _clear(sch, first, depth)
     for block in (largest, total):
         _interleave(sch, block)
     r, c, k = sch.get_loops(second)[-3:]
-    lanes = max(d for d in range(1, LANES + 1) if extent(sch, c) % d == 0)
-    vectors = _VECTORS if most >= _ROWS * _VECTORS and extent(sch, c) % (lanes * _VECTORS) == 0 else 1
-    block, lane = sch.split(c, [None, lanes * vectors])
-    sch.reorder(block, r, lane, k)
-    _product(sch, second, (r, block, lane, k), lanes)
-    return sch
+    block, c = sch.split(c, [1, None])
+    sch.reorder(block, r, c, k)
+    _clear(sch, second, _tile(sch, (r, block, c, k), lanes))
+    return _unguarded(sch, products)
 
 
-def _product(sch: Schedule, acc: Any, loops: Sequence[Any], lanes: int = LANES) -> None:
-    """Keep a tile of rows and columns in registers over the whole reduction. `loops`: row, block of columns, column,
-    depth.
+def _unguarded(sch: Schedule, names: Set[str]) -> Schedule:
+    """Drop the conditions on blocks that compute rows of the last tile which do not exist, from rows of buffers of the
+    tile's size; conditions inside of a reduction would be asked in each step.
+    """
+    func = sch.mod["main"]
+
+    def always(realize: Any) -> Any:
+        if realize.block.name_hint not in names:
+            return realize
+        return s_tir.SBlockRealize(realize.iter_values, tirx.const(True, "bool"), realize.block)
+
+    return s_tir.Schedule(func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, always))))
+
+
+def _tile_rows(rows: int, most: int) -> int:
+    """Return the rows of a tile, a divisor of all rows if their steps take few more instructions (`tile_rows`)."""
+
+    def instructions(r: int) -> float:
+        return -(-rows // r) * (3 * r + 2) * (1 if rows % r == 0 else _UNEVEN)
+
+    return min(range(min(_ROWS, most, rows), 0, -1), key=instructions)
+
+
+def _tile(sch: Schedule, loops: Sequence[Any], lanes: int = LANES) -> Any:
+    """Keep a tile of rows and columns in registers over the whole reduction, whose outer loop is returned.
+
+    `loops`: row, block of columns, column, depth.
     """
     r, block, column, depth = loops
     v, lane = sch.split(column, [None, lanes])
-    sch.reorder(block, depth, r, v, lane)
-    for loop in (r, v):
+    depth, step = split_steps(sch, depth)
+    sch.reorder(block, depth, step, r, v, lane)
+    for loop in (step, r, v):
         sch.unroll(loop)
     sch.vectorize(lane)
+    return depth
+
+
+def _clear(sch: Schedule, acc: Any, depth: Any) -> None:
+    """Cut the tile's first values from its reduction."""
     *_, r, v, lane = sch.get_loops(sch.decompose_reduction(acc, depth))
     sch.vectorize(lane)
     for loop in (r, v):

@@ -196,26 +196,42 @@ def pack_taps(oihw: np.ndarray) -> np.ndarray:
 
 
 def direct_product(x: Any, weight: Any, columns: int) -> Any:
-    """Compute `x @ w` for `x` [..., depth]; `weight` is w packed by `pack_columns`."""
-    *rows, depth = x.shape
+    """Compute `x @ w` for `x` [..., rows, depth]; `weight` is w packed by `pack_columns`.
+
+    Rows are summed in whole tiles of `tile_rows`; rows that fill up the last tile repeat the last row and are not read.
+    """
+    *outer, rows, depth = (int(d) for d in x.shape)
     blocks, _, lanes = (int(d) for d in weight.shape)
-    k: Any = te.reduce_axis((0, int(depth)), "k")
+    tile = tile_rows(rows)
+    filled = -(-rows // tile) * tile
+    k: Any = te.reduce_axis((0, depth), "k")
 
     def multiply(*at):
-        *row, j, v = at
-        return te.sum(x[(*row, k)] * weight[j, k, v], axis=[k])
+        *head, row, j, v = at
+        return te.sum(x[(*head, row if filled == rows else tirx.min(row, rows - 1), k)] * weight[j, k, v], axis=[k])
 
-    acc: Any = te.compute((*rows, blocks, lanes), multiply, name="product_acc")
+    acc: Any = te.compute((*outer, filled, blocks, lanes), multiply, name="product_acc")
     return te.compute(
-        (*rows, columns), lambda *at: acc[(*at[:-1], at[-1] // lanes, at[-1] % lanes)], name="product_out"
+        (*outer, rows, columns), lambda *at: acc[(*at[:-1], at[-1] // lanes, at[-1] % lanes)], name="product_out"
     )
 
 
+def tile_rows(rows: int) -> int:
+    """Return the rows of a product's accumulator tile, at most `ROWS`: those of the fewest instructions.
+
+    A step of a tile of r rows and one vector takes r products, r broadcasts and a load, products and the load being of
+    two instructions with 256-bit registers.
+    """
+    return min(range(min(rows, ROWS), 0, -1), key=lambda r: -(-rows // r) * (3 * r + 2))
+
+
 def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
-    """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so a tile of `rows` rows reads contiguously."""
+    """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so a tile of `rows` rows reads contiguously.
+
+    v is `LANES`; for a single row, four times as many, whose sums hide the latency of additions.
+    """
     depth, columns = weight.shape
-    lanes = LANES * (4 if rows == 1 else 2)
-    lanes = min(lanes, -(-columns // LANES) * LANES)
+    lanes = min(LANES * (4 if rows == 1 else 1), whole(columns))
     blocks = -(-columns // lanes)
     full = np.zeros((depth, blocks * lanes), weight.dtype)
     full[:, :columns] = weight

@@ -29,9 +29,10 @@ from tvm_cascade.staging.kernels.blocks import (
     name_of,
     reductions,
     share,
+    split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_attention import attention, rows
-from tvm_cascade.staging.kernels.cpu_compute import LANES
+from tvm_cascade.staging.kernels.cpu_compute import LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
@@ -284,24 +285,28 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     last = inline_around(sch, acc)
     if last is None or any(iter_kinds(sch, last)):
         return None
-    *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
+    *_, blocks, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
-    tile = min(extent(sch, row), max(1, (most - 1) * LANES // lanes))  # a row of weights is held beside it
-    j, inside = sch.split(column, [None, lanes])
-    i, r = sch.split(row, [None, tile])
-    sch.reorder(*outer, j, i, r, inside)
+    rows = tile_rows(extent(sch, row))
+    vectors = lanes // LANES
+    several = max(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and n * vectors * rows <= most))
+    rows = max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * several * vectors <= most))
+    j, beside, inside = sch.split(column, [None, several, lanes])
+    i, r = sch.split(row, [None, rows])
+    sch.reorder(*outer, j, i, r, beside, inside)
     sch.compute_at(acc, i, preserve_unit_loops=True)
     r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
     v, lane = sch.split(lane, [None, LANES])
-    sch.reorder(depth, block, r, v, lane)
+    outer_depth, step = split_steps(sch, depth)
+    sch.reorder(outer_depth, step, block, r, v, lane)
     sch.vectorize(lane)
-    sch.unroll(r)
-    sch.unroll(v)
+    for loop in (step, block, r, v):
+        sch.unroll(loop)
     share(sch, (*outer, j), parallel)
-    clear = sch.get_loops(sch.decompose_reduction(acc, depth))
+    clear = sch.get_loops(sch.decompose_reduction(acc, outer_depth))
     sch.vectorize(clear[-1])
-    sch.unroll(clear[-2])
-    sch.unroll(clear[-3])
+    for loop in clear[-4:-1]:
+        sch.unroll(loop)
     return sch
 
 

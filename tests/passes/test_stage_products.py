@@ -1,0 +1,50 @@
+"""Dense layers in staged programs for CPUs: tiles of rows and columns, whatever rows are left for the last tile."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import te
+
+from tvm_cascade.staging.kernels.cpu_compute import direct_product, pack_columns, tile_rows
+from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
+
+
+def product(x: np.ndarray, weight: np.ndarray, most: int) -> np.ndarray:
+    """Compute `x @ weight` by the kernel with accumulator tiles of at most `most` vectors, in a buffer of NaN."""
+    packed = pack_columns(weight, x.shape[-2])
+    args = [te.placeholder(v.shape, "float32", name) for v, name in ((x, "x"), (packed, "w"))]
+    func = te.create_prim_func([*args, direct_product(*args, weight.shape[1])])
+    scheduled = schedule_cpu(func, False, most)
+    assert not tvm_ffi.structural_equal(scheduled, func)
+    out = tvm.runtime.tensor(np.full((*x.shape[:-1], weight.shape[1]), np.nan, "float32"))
+    tvm.compile(scheduled, target="llvm")(tvm.runtime.tensor(x), tvm.runtime.tensor(packed), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("most", [3, 6, 24])  # vectors of SSE, AVX2 and AVX-512
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [(1, 7, 5), (1, 64, 130), (2, 3, 16), (5, 12, 33), (7, 8, 64), (13, 30, 48), (128, 4, 32), (197, 6, 17)],
+)
+def test_products_are_those_of_numpy(rows, depth, columns, most):
+    random = np.random.default_rng(rows)
+    x, weight = (random.standard_normal(shape).astype("float32") for shape in ((2, rows, depth), (depth, columns)))
+    np.testing.assert_allclose(product(x, weight, most), x @ weight, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_stays_in_its_row():
+    x, weight = np.ones((7, 4), "float32"), np.ones((4, 20), "float32")
+    x[6, 1] = np.nan
+    assert np.isnan(product(x, weight, 6)).all(axis=1).tolist() == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(1, 1), (3, 3), (7, 4), (12, 6), (16, 4), (128, 6), (197, 6)])
+def test_tiles_waste_few_rows(rows, tile):
+    assert tile_rows(rows) == tile
