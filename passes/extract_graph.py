@@ -29,13 +29,17 @@ from tvm_cascade.schedules.kernels.channel_groups import groups_of, windows_of
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import writes_pixels
+from tvm_cascade.schedules.kernels.scan import SCAN
 from tvm_cascade.schedules.kernels.stages import Stage, computes_parts, macs_of_stages, stages_of
 from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.tir.macs import macs_of
 from tvm_cascade.search_monitor import counted
 
 _INTERNAL_ATTRS = frozenset(
-    ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
+    (
+        *("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern"),
+        SCAN,
+    )
 )
 
 

@@ -26,8 +26,10 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
+from tvm_cascade.schedules.forms.scan import planned_body, scan_kernel
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.scan import scan_of
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
@@ -105,7 +107,12 @@ def _footprints(site: Site, chosen: dict[Any, Any]) -> KernelFootprints:
 
 
 def _selected(
-    graph: Graph, op: Op, made: Computation | None, core: KernelTarget, chosen: dict[Any, Any]
+    graph: Graph,
+    op: Op,
+    made: Computation | None,
+    core: KernelTarget,
+    chosen: dict[Any, Any],
+    database: Database | None,
 ) -> RowKernel | None:
     """Choose an operator's kernel, None for a view; `chosen` caches choices across candidates."""
     if made is None:
@@ -113,8 +120,18 @@ def _selected(
     key = ("kernel", *_key(graph, op, made))
     if key not in chosen:
         with about(op.name):
-            chosen[key] = select(made, tensors_of(graph, op), core), made
+            scanned = _scan_kernel(made, core, database)
+            chosen[key] = scanned or select(made, tensors_of(graph, op), core), made
     return chosen[key][0]
+
+
+def _scan_kernel(made: Computation, core: KernelTarget, database: Database | None) -> RowKernel | None:
+    """Return the kernel of a scan, whose body is prepared as a network of its own; None for other operators."""
+    scan = scan_of(made.func)
+    if scan is None:
+        return None
+    body, first = prepare_graph(scan.body, core, database), made.constants[: scan.initial.count("0")]
+    return scan_kernel(planned_body(scan, body.graph, first, body.kernels_of, core.core.align), made.kernel)
 
 
 def _key(graph: Graph, op: Op, made: Computation) -> tuple[object, ...]:
@@ -149,7 +166,7 @@ def prepare_graph(
     graph = extracted.graph
     operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
     chosen = known.chosen(core)
-    kernels = tuple(_selected(graph, op, o, core, chosen) for op, o in operators)
+    kernels = tuple(_selected(graph, op, o, core, chosen, database) for op, o in operators)
     made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core, known=known)
     ops = tuple(
         op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site, chosen))

@@ -68,6 +68,10 @@ class BuiltKernel(ABC):
         """Copy the kernel with `variants` in place of its own, in the same order."""
         return replace(self, variants=tuple(variants))
 
+    def kind_of(self, which: int, kind: str) -> str:
+        """Return the kind of operator that variant `which` computes; `kind` is the operator's."""
+        return kind + self.suffix
+
     def functions(self, kind: str) -> list[tuple[str, PrimFunc]]:
         """List all functions called by a step, as pairs of name prefix and function: the variants, then the helpers."""
         return [(kind + self.suffix, v.func) for v in self.variants] + [(HELPER, f) for f in self.helpers]

@@ -68,7 +68,7 @@ class PlanCounter:
         for op, kernel in zip(plan.graph.ops, kernels, strict=True):
             for k, variant in enumerate(kernel.variants if kernel else ()):
                 assert kernel is not None
-                family = Family.of(op.kind + kernel.suffix, plan.graph.tensors[op.outputs[0]].dtype, variant.rule)
+                family = Family.of(kernel.kind_of(k, op.kind), plan.graph.tensors[op.outputs[0]].dtype, variant.rule)
                 factors[f"{op.index}.{k}"] = self.rates.rate(self.target, family)
                 cycles[op.index] = shipped_cycles().rate(self.target, family, self._otherwise)
         return factors, cycles

@@ -8,6 +8,7 @@ from typing import Any
 from tvm_cascade.importers.onnx.branches import chosen
 from tvm_cascade.importers.onnx.folding import fold_shapes
 from tvm_cascade.importers.onnx.loops import LOOPS, MAX_UNROLLED, NotUnrolled, unrolled
+from tvm_cascade.importers.onnx.scans import is_kept, kept
 
 _KINDS = ("If", *LOOPS)
 
@@ -15,9 +16,9 @@ _KINDS = ("If", *LOOPS)
 def without_control(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     """A copy of `model` without If, Loop and Scan; `shapes` are those of its inputs. An If stays where its branches' outputs
     have unknown or different shapes and its condition is computed, a loop where the number of its steps is."""
-    while any(n.op_type in _KINDS for n in model.graph.node) and len(model.graph.node) <= MAX_UNROLLED:
+    while any(_is_control(n) for n in model.graph.node) and len(model.graph.node) <= MAX_UNROLLED:
         model = fold_shapes(model, shapes)
-        found = (_without(model, shapes, at) for at, n in enumerate(model.graph.node) if n.op_type in _KINDS)
+        found = (_without(model, shapes, at) for at, n in enumerate(model.graph.node) if _is_control(n))
         made = next((m for m in found if m is not None), None)
         if made is None:
             return model
@@ -28,7 +29,7 @@ def without_control(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 def remaining_loop(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
     """The position of the first Loop or Scan that is left, and a sentence that says why; None where there is none."""
     for at, node in enumerate(model.graph.node):
-        if node.op_type in LOOPS:
+        if node.op_type in LOOPS and not is_kept(node):
             try:
                 unrolled(model, shapes, at)
             except NotUnrolled as why:
@@ -36,10 +37,16 @@ def remaining_loop(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int
     return None
 
 
+def _is_control(node: Any) -> bool:
+    return node.op_type in _KINDS and not is_kept(node)
+
+
 def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
     """A copy of `model` without its node at `at`; None where that cannot be."""
     if model.graph.node[at].op_type == "If":
         return chosen(model, shapes, at)
+    if (made := kept(model, shapes, at)) is not None:
+        return made
     try:
         return unrolled(model, shapes, at)
     except NotUnrolled:

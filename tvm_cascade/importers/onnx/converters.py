@@ -57,6 +57,7 @@ from tvm_cascade.importers.onnx.numbers import (
 from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, inside, scatter_nd, top_k
 from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.onnx.resize import resize, text, upsample
+from tvm_cascade.importers.onnx.scans import scan
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.onnx.weight_only import dequantize_blocks, matmul_by_bits
 from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, written_lines
@@ -355,6 +356,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "DequantizeLinear": dequantize_blocks,
         "MatMulNBits": matmul_by_bits,
         "LSTM": lstm,
+        "Scan": scan,
         "GRU": gru,
         "RNN": rnn,
         "BitShift": bit_shift,

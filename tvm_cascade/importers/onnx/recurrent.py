@@ -33,7 +33,7 @@ def with_outputs_read(graph: Any) -> Any:
     made = copied(graph)
     used = {o.name for o in made.output} | {name for node in made.node for name in _names_in(node)}
     for node in made.node:
-        if node.op_type in RECURRENT:
+        if node.op_type in (*RECURRENT, "Scan"):
             attribute = node.attribute.add(name=_READ)
             attribute.ints.extend([int(bool(o) and o in used) for o in node.output])
     return made

@@ -1,0 +1,433 @@
+"""ONNX's Scan, and a Loop of known steps, as one operator that runs its body in every step (`passes.scan_operator`).
+
+A node that is kept is a Scan whose body reads no tensor from outside: constants are the body's own, and other values are
+states that no step changes. A Loop gets its number of the step as a sequence. What only the last step's result is read of
+becomes a state, so that no step's result is kept but the last. A scale that stands in front of a node stands inside of its
+body, as that of a sequence or a result does, so what is passed on are stored integers.
+
+Not kept, but written out step by step (`importers.onnx.loops`), are nodes of one step, of an opset before 9, and bodies that
+cannot be read by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+
+from tvm_cascade.importers.onnx.folding import constant_tensor, copied, tensor_names, with_input_shapes
+from tvm_cascade.importers.onnx.graph import read_names
+from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, shape_of
+from tvm_cascade.passes.main_rewriting import Value, relax
+from tvm_cascade.passes.scan_operator import Steps, lower_scan
+from tvm_cascade.tensor_spec import free_name
+
+_KEPT = "cascade: kept"  # documentation of a node that is not written out
+_READ = "outputs_read"
+_LEAST_OPSET = 9  # before it, a Scan has a batch
+_STATES = frozenset(("float32", "int8", "uint8", "int16", "int32", "bool"))  # element types that are passed on
+MAX_STEPS = 1 << 16
+_BODY = Path("body.onnx")
+_Type = tuple[int, tuple[int, ...]]  # an element type of ONNX, and a static shape
+Attributes = dict[str, Any]
+
+
+def is_kept(node: Any) -> bool:
+    """Return whether a node is a Scan that is imported as one operator."""
+    return node.op_type == "Scan" and node.doc_string == _KEPT
+
+
+def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
+    """Return a copy of `model` whose node at `at`, a Loop or a Scan, is kept as one operator; None where it is written out."""
+    made = copied(model)
+    node = made.graph.node[at]
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    if opset < _LEAST_OPSET or node.domain not in ("", "ai.onnx"):
+        return None
+    types = _types(model, shapes)
+    writer = _Writer(made, node, types)
+    if not (writer.as_scan() if node.op_type == "Loop" else writer.is_plain()) or not writer.closed():
+        return None
+    writer.keep_last()
+    node.doc_string = _KEPT
+    body = _body(node)
+    given = [types.get(name) or writer.constant_type(name) for name in node.input]
+    if any(t is None for t in given):
+        return None
+    count = _attributes(node)["num_scan_inputs"]
+    parts = [t for t in given if t is not None]
+    axes = _axes(node, "scan_input_axes", count)
+    inner = _inner(parts, count, axes)
+    steps = {parts[len(parts) - count + k][1][axis] for k, axis in enumerate(axes)}
+    names = [helper.tensor_dtype_to_np_dtype(kind).name for kind, _ in inner]
+    states = len(parts) - count
+    if len(steps) != 1 or min(steps) < 2 or any(n not in _STATES for n in names[:states]):
+        return None
+    try:
+        module = _loaded(body, inner, opset)
+    except Exception:  # whatever is wrong with it is said where it is written out
+        return None
+    results = module["main"].ret_ty
+    fields = list(results.fields) if hasattr(results, "fields") else [results]
+    same = all(
+        (str(f.dtype), tuple(int(d) for d in f.shape.values))
+        == (str(p.ty.dtype), tuple(int(d) for d in p.ty.shape.values))
+        for f, p in zip(fields[:states], module["main"].params, strict=False)
+    )
+    return made if same else None
+
+
+def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, _Type]:
+    """Return the element types and static shapes that ONNX infers."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(with_input_shapes(model, shapes), data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        return {}
+    found: dict[str, _Type] = {w.name: (w.data_type, tuple(int(d) for d in w.dims)) for w in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim):
+            found[value.name] = kind.elem_type, tuple(int(d.dim_value) for d in kind.shape.dim)
+    return found
+
+
+def _body(node: Any) -> Any:
+    return next(a.g for a in node.attribute if a.name == "body")
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name != "body"}
+
+
+def _axes(node: Any, name: str, count: int) -> list[int]:
+    return list(_attributes(node).get(name, [0] * count))
+
+
+def _inner(types: Sequence[_Type], count: int, axes: Sequence[int]) -> list[_Type]:
+    """Return the types of the body's inputs from those of the node's, the last `count` of which are sequences."""
+    found = list(types)
+    for k, axis in enumerate(axes):
+        at = len(types) - count + k
+        kind, shape = types[at]
+        axis %= len(shape)
+        found[at] = kind, (*shape[:axis], *shape[axis + 1 :])
+    return found
+
+
+_LOADED: dict[bytes, tvm.IRModule] = {}  # the last body: it is read while loops are looked at, and again for import
+
+
+def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
+    """Import a body as a network of its own."""
+    from tvm_cascade.importers.onnx.load import load_model
+
+    graph = copied(body)
+    for value, (kind, shape) in zip(graph.input, types, strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
+    for value in graph.output:
+        value.CopyFrom(onnx.ValueInfoProto(name=value.name))
+    graph.name = "body"
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    for value in model.graph.output:
+        inferred = _types(model, {}).get(value.name)
+        if inferred is not None:
+            value.CopyFrom(helper.make_tensor_value_info(value.name, *inferred))
+    key = model.SerializeToString(deterministic=True)
+    if key not in _LOADED:
+        _LOADED.clear()
+        _LOADED[key] = load_model(_BODY, model, {})
+    return _LOADED[key]
+
+
+class _Writer:
+    """Rewriter of one node of a model, in place."""
+
+    def __init__(self, model: Any, node: Any, types: Mapping[str, _Type]) -> None:
+        self.model, self.node, self.types, self.body = model, node, types, _body(node)
+        self.constants = {w.name: w for w in model.graph.initializer}
+        self.constants |= {n.output[0]: t for n in model.graph.node if (t := constant_tensor(n)) is not None}
+        self.taken = set(tensor_names(model.graph))
+
+    def constant_type(self, name: str) -> _Type | None:
+        held = self.constants.get(name)
+        return None if held is None else (held.data_type, tuple(int(d) for d in held.dims))
+
+    def is_plain(self) -> bool:
+        """Return whether the numbers of a Scan's inputs and outputs agree."""
+        count = int(_attributes(self.node)["num_scan_inputs"])
+        return 0 < count <= len(self.node.input) == len(self.body.input) and len(self.node.output) == len(
+            self.body.output
+        )
+
+    def as_scan(self) -> bool:
+        """Turn a Loop of a known number of steps into a Scan; return False where it is none."""
+        node, body = self.node, self.body
+        trips, going = (self.known(name) for name in (*node.input[:2], "", "")[:2])
+        if trips is None or (going is None and len(node.input) > 1 and node.input[1]):
+            return False
+        if going is not None and not going.all():
+            return False
+        number, condition = (i.name for i in body.input[:2])
+        if not self._goes_on(body.output[0].name, condition):
+            return False
+        steps = int(trips.reshape(-1)[0])
+        if not 1 < steps <= MAX_STEPS:
+            return False
+        carried = len(node.input) - 2
+        parts = self._parts(number, steps)
+        every = self._constant(np.arange(steps, dtype="int64"))
+        inputs = [*body.input[2:], *(helper.make_value_info(name, onnx.TypeProto()) for name, _ in parts)]
+        sequences = [name for _, name in parts]
+        read = {name for n in body.node for name in read_names(n)} | {o.name for o in body.output}
+        if any(condition in read_names(n) for n in body.node if n.op_type != "Identity"):
+            return False
+        if number in read or not parts:
+            inputs.append(body.input[0])
+            sequences.append(every)
+        kept_inputs = [copied(i) for i in inputs]
+        outputs = [copied(o) for o in body.output[1:]]
+        used = {o.name for o in outputs} | {name for n in body.node for name in read_names(n)}
+        nodes = [copied(n) for n in body.node if any(o in used for o in n.output) and condition not in n.input]
+        del body.input[:], body.output[:], body.node[:]
+        body.input.extend(kept_inputs)
+        body.output.extend(outputs)
+        body.node.extend(nodes)
+        made = helper.make_node(
+            "Scan",
+            [*node.input[2 : 2 + carried], *sequences],
+            list(node.output),
+            node.name,
+            body=body,
+            num_scan_inputs=len(sequences),
+        )
+        node.CopyFrom(made)
+        self.body = _body(node)
+        return True
+
+    def known(self, name: str) -> np.ndarray | None:
+        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+
+    def _goes_on(self, name: str, condition: str) -> bool:
+        """Return whether a Loop's body passes its condition on, or says that it always goes on."""
+        made = {o: n for n in self.body.node for o in n.output}
+        held = {w.name: w for w in self.body.initializer}
+        while name in made and made[name].op_type == "Identity":
+            name = made[name].input[0]
+        if name in made and (tensor := constant_tensor(made[name])) is not None:
+            return bool(numpy_helper.to_array(tensor).all())
+        if name in held or name in self.constants:
+            return bool(numpy_helper.to_array(held.get(name, self.constants.get(name))).all())
+        return name == condition
+
+    def _parts(self, number: str, steps: int) -> list[tuple[str, str]]:
+        """Take the nodes out of a Loop's body that read the row of a step from a tensor outside; return for each the name of
+        the row and that of the tensor.
+        """
+        inner = {i.name for i in self.body.input} | {o for n in self.body.node for o in n.output}
+        found, rest = list[tuple[str, str]](), list[Any]()
+        for n in self.body.node:
+            of_axis = {a.name: a.i for a in n.attribute}.get("axis", 0)
+            reads = n.op_type == "Gather" and n.input[1] == number and n.input[0] not in inner and not of_axis
+            kind = self.types.get(n.input[0]) if reads else None
+            if kind is not None and n.input[0] not in self.constants and kind[1][:1] == (steps,):
+                found.append((n.output[0], n.input[0]))
+            else:
+                rest.append(copied(n))
+        del self.body.node[:]
+        self.body.node.extend(rest)
+        return found
+
+    def closed(self) -> bool:
+        """Give the body what it reads from outside: constants of its own, or states that do not change."""
+        own = {i.name for i in self.body.input} | {w.name for w in self.body.initializer}
+        own |= {o for n in self.body.node for o in n.output}
+        read = {name for n in self.body.node for name in read_names(n)} | {o.name for o in self.body.output}
+        states = len(self.node.input) - int(_attributes(self.node)["num_scan_inputs"])
+        for name in sorted(read - own - {""}):
+            if name in self.constants:
+                tensor = copied(self.constants[name])
+                tensor.name = name
+                self.body.initializer.append(tensor)
+                continue
+            if name not in self.types:
+                return False
+            passed = self._free(f"{name}/same")
+            self.body.node.append(helper.make_node("Identity", [name], [passed]))
+            self._insert(states, name, name, passed, "")
+            states += 1
+        return True
+
+    def _insert(self, at: int, outer: str, inner: str, result: str, output: str) -> None:
+        """Add a state behind the `at` first ones."""
+        inputs, outputs = list(self.node.input), list(self.node.output)
+        self.node.input[:] = [*inputs[:at], outer, *inputs[at:]]
+        self.node.output[:] = [*outputs[:at], output or self._free(f"{inner}/final"), *outputs[at:]]
+        for values, name in ((self.body.input, inner), (self.body.output, result)):
+            listed = [copied(v) for v in values]
+            listed.insert(at, helper.make_value_info(name, onnx.TypeProto()))
+            del values[:]
+            values.extend(listed)
+
+    def keep_last(self) -> None:
+        """Turn results of which the last step's alone is read into states; drop results that nothing reads."""
+        count = int(_attributes(self.node)["num_scan_inputs"])
+        states = len(self.node.input) - count
+        attrs, results = _attributes(self.node), list(self.node.output[states:])
+        axes = _axes(self.node, "scan_output_axes", len(results))
+        ways = list(attrs.get("scan_output_directions", [0] * len(results)))
+        readers: dict[str, list[Any]] = {}
+        for n in self.model.graph.node:
+            for name in read_names(n):
+                readers.setdefault(name, []).append(n)
+        returned = {o.name for o in self.model.graph.output}
+        dropped: list[int] = []
+        for k, name in enumerate(results):
+            steps = self.types.get(name, (0, ()))[1]
+            own = readers.get(name, [])
+            if name in returned or (own and (not steps or ways[k])):
+                continue
+            if own and not all(self._reads_last(n, name, axes[k], steps[axes[k]]) for n in own):
+                continue
+            dropped.append(k)
+            if not own:
+                continue
+            kind, shape = self.types[name]
+            axis = axes[k] % len(shape)
+            inner = self.body.output[states + k].name
+            zero = np.zeros((*shape[:axis], *shape[axis + 1 :]), helper.tensor_dtype_to_np_dtype(kind))
+            final = self._free(f"{name}/last")
+            self._insert(states, self._constant(zero), self._free(f"{inner}/before"), inner, final)
+            states += 1
+            for n in own:
+                if numpy_helper.to_array(self.constants[n.input[1]]).ndim:
+                    axes_of = self._constant(np.array([axis], "int64"))
+                    n.CopyFrom(helper.make_node("Unsqueeze", [final, axes_of], list(n.output), n.name))
+                else:
+                    n.CopyFrom(helper.make_node("Identity", [final], list(n.output), n.name))
+        self._drop(states, dropped, axes, ways)
+
+    def _reads_last(self, n: Any, name: str, axis: int, steps: int) -> bool:
+        """Return whether a node reads the last step's part of a tensor and nothing else."""
+        if n.op_type != "Gather" or n.input[0] != name or n.input[1] not in self.constants:
+            return False
+        index = numpy_helper.to_array(self.constants[n.input[1]])
+        rank = len(self.types[name][1])
+        along = {a.name: a.i for a in n.attribute}.get("axis", 0) % rank
+        if along != axis % rank or index.size != 1 or index.ndim > 1:
+            return False
+        return int(index.reshape(-1)[0]) % steps == steps - 1
+
+    def _drop(self, states: int, dropped: Sequence[int], axes: Sequence[int], ways: Sequence[int]) -> None:
+        if not dropped:
+            return
+        left = [k for k in range(len(axes)) if k not in dropped]
+        outputs = [copied(o) for o in self.body.output]
+        del self.body.output[:]
+        self.body.output.extend([*outputs[:states], *(outputs[states + k] for k in left)])
+        names = list(self.node.output)
+        self.node.output[:] = [*names[:states], *(names[states + k] for k in left)]
+        rest = [a for a in self.node.attribute if a.name not in ("scan_output_axes", "scan_output_directions")]
+        kept_attributes = [copied(a) for a in rest]
+        del self.node.attribute[:]
+        self.node.attribute.extend(kept_attributes)
+        if left:
+            self.node.attribute.append(helper.make_attribute("scan_output_axes", [axes[k] for k in left]))
+            self.node.attribute.append(helper.make_attribute("scan_output_directions", [ways[k] for k in left]))
+        self.body = _body(self.node)
+
+    def _constant(self, value: np.ndarray) -> str:
+        name = self._free(f"{self.node.output[0]}/constant")
+        self.constants[name] = numpy_helper.from_array(value, name)
+        self.model.graph.initializer.append(self.constants[name])
+        return name
+
+    def _free(self, name: str) -> str:
+        name = free_name(name, self.taken)
+        self.taken.add(name)
+        return name
+
+
+def scan(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Convert a Scan that is kept."""
+    body, count = attrs["body"], int(attrs["num_scan_inputs"])
+    states = len(inputs) - count
+    outputs = len(body.output)
+    axes = [int(a) for a in attrs.get("scan_input_axes", [0] * count)]
+    ways = [bool(w) for w in attrs.get("scan_input_directions", [0] * count)]
+    behind = [int(a) for a in attrs.get("scan_output_axes", [0] * (outputs - states))]
+    back = [bool(w) for w in attrs.get("scan_output_directions", [0] * (outputs - states))]
+    read = [bool(r) for r in attrs.get(_READ, [1] * outputs)]
+    types = [(helper.np_dtype_to_tensor_dtype(np.dtype(dtype_of(v))), shape_of(v)) for v in inputs]
+    inner = _inner(types, count, axes)
+    graph = copied(body)
+    made = {o: n for n in graph.node for o in n.output}
+    used = {name for n in graph.node for name in read_names(n)} | {o.name for o in graph.output}
+    same, last, proper = list[int](), list[int](), list[int]()
+    for k in range(states):
+        name, result = graph.input[k].name, _named(graph.output[k].name, made)
+        (same if result == name else proper if name in used else last).append(k)
+    sequences = list(range(states, len(inputs)))
+    numbers = [k for k in sequences if _counts(inputs[k])]
+    counter, sequences = numbers[:1], [k for k in sequences if k not in numbers[:1]]
+    counter = [k for k in counter if graph.input[k].name in used]
+    order = [*proper, *sequences, *same, *counter]
+    results = [*(k for k in last if read[k]), *(k for k in range(states, outputs) if read[k])]
+    chosen_inputs, chosen_outputs = ([copied(v) for v in some] for some in (graph.input, graph.output))
+    del graph.input[:], graph.output[:]
+    graph.input.extend(chosen_inputs[k] for k in order)
+    graph.output.extend(chosen_outputs[k] for k in (*proper, *results))
+    module = _loaded(graph, [inner[k] for k in order], int(attrs["tvm_custom"]["opset"]))
+    steps = types[-1][1][axes[-1]]
+    how = Steps(
+        steps,
+        len(proper),
+        len(sequences),
+        len(same),
+        bool(counter),
+        (*(ways[k - states] for k in sequences), *(k >= states and back[k - states] for k in results)),
+        tuple(k >= states for k in results),
+        tuple(read[k] for k in proper),
+    )
+    given = [_front(bb, inputs[k], axes[k - states]) for k in sequences]
+    found = lower_scan(bb, module, how, [inputs[k] for k in proper], [*given, *(inputs[k] for k in same)])
+    ends = [*(k for k in proper if read[k]), *results]
+    by_output = dict(zip(ends, found, strict=True)) | {k: inputs[k] for k in same}
+    for k in range(states, outputs):
+        if k in by_output and (axis := behind[k - states]):
+            by_output[k] = _moved(bb, by_output[k], axis)
+    zero = relax.const(0, "float32")
+    values = [by_output.get(k, zero) for k in range(outputs)]
+    return values[0] if outputs == 1 else relax.Tuple(values)
+
+
+def _named(name: str, made: Mapping[str, Any]) -> str:
+    while name in made and made[name].op_type == "Identity":
+        name = made[name].input[0]
+    return name
+
+
+def _counts(value: Value) -> bool:
+    data = constant_of(value)
+    return data is not None and data.ndim == 1 and np.array_equal(data, np.arange(data.size))
+
+
+def _front(bb: Any, value: Value, axis: int) -> Value:
+    """Move an axis to the front."""
+    rank = len(shape_of(value))
+    axis %= rank
+    order = [axis, *(k for k in range(rank) if k != axis)]
+    return value if axis == 0 else bb.emit(relax.op.permute_dims(value, order))
+
+
+def _moved(bb: Any, value: Value, axis: int) -> Value:
+    """Move the first axis to `axis`."""
+    rank = len(shape_of(value))
+    order = list(range(1, rank))
+    order.insert(axis % rank, 0)
+    return bb.emit(relax.op.permute_dims(value, order))
