@@ -259,7 +259,7 @@ def _stages(
     if is_graph_file(models[0]) and len(models) == 1:
         return stages_of_authors_file(models[0], request, readings[0])
     folder = folder_of(request, progress)
-    loaded = pipeline.together([pipeline.load(m, r) for m, r in zip(models, readings, strict=True)])
+    loaded = pipeline.together([pipeline.load(m, r, unrolled=True) for m, r in zip(models, readings, strict=True)])
     progress(f"{loaded.name}: scheduling")
     found: list[command.Found] = []
     with SearchMonitor(request.time_limit) as limit:
@@ -344,7 +344,7 @@ def _optimized(
     rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
     if asked.output is not None and asked.output.suffix == ".onnx":  # which is written with the file's own nodes
         reading = replace(reading, shrink=False)
-    loaded = pipeline.load(model, reading)
+    loaded = pipeline.load(model, reading, unrolled=True)
     require_exportable(loaded.mod, asked.output, loaded.file)
     progress(f"{loaded.name}: searching")
     with SearchMonitor(asked.time_limit) as limit:

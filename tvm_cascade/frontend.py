@@ -44,22 +44,24 @@ __all__ = [
 MAX_FILE_BYTES = 1 << 30
 
 _Shapes = Mapping[str, tuple[int, ...]]
-_Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput]], tvm.IRModule]
+_Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput], bool], tvm.IRModule]
 # An importer of a format is imported with the first file of it.
 
 
 def _tflite(
-    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput]
+    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput], _unrolled: bool
 ) -> tvm.IRModule:
     from tvm_cascade.importers.tflite.load import load_tflite
 
     return load_tflite(path, data, input_shapes, stateless, fixed)
 
 
-def _onnx(path: Path, data: bytes, input_shapes: _Shapes, *_: object) -> tvm.IRModule:
+def _onnx(
+    path: Path, data: bytes, input_shapes: _Shapes, _stateless: bool, _fixed: Sequence[FixedInput], unrolled: bool
+) -> tvm.IRModule:
     from tvm_cascade.importers.onnx.load import load_onnx
 
-    return load_onnx(path, data, input_shapes)
+    return load_onnx(path, data, input_shapes, unrolled)
 
 
 def _torch(path: Path, data: bytes, input_shapes: _Shapes, *_: object) -> tvm.IRModule:
@@ -82,6 +84,7 @@ def load(
     state: Mapping[str, str] | None = None,
     stateless: bool = False,
     input_value: Mapping[str, object] | None = None,
+    unrolled: bool = False,
 ) -> tvm.IRModule:
     """Read the model in the file `path` into a Relax module.
 
@@ -103,6 +106,9 @@ def load(
         Recurrent layers of a `.tflite` file begin anew in every call; without it they keep their states, as LiteRT does.
     input_value : mapping of input to value, optional
         Inputs that always have the same value: a number, an array or the path of a `.npy` file. They are folded into the network.
+    unrolled : bool
+        Every step of an ONNX Loop or Scan is written out, as rewrites and schedules of stages want it; without it such a node
+        is one operator that runs its body in every step.
 
     Returns
     -------
@@ -129,7 +135,7 @@ def load(
     fixed, shapes = checks.input_values("input_value", input_value), dict(input_shapes or {})
     data, known = fixed_in_file(path, data, fixed, shapes)
     shapes = {name: shape for name, shape in shapes.items() if name not in {f.name for f in known}}
-    mod = loader(path, cut_data(path, data, cut), shapes, stateless, fixed)
+    mod = loader(path, cut_data(path, data, cut), shapes, stateless, fixed, unrolled)
     check_types(path, mod)
     mod = with_fixed(attach(mod, replace(io_spec(mod), cut=cut)), () if known else fixed, known)
     mod = with_input_domains(with_index_inputs(with_scales(mod)))

@@ -117,10 +117,16 @@ class Planned:
         return self.candidate.plan
 
 
-def load(model: Model, request: LoadRequest | None = None, progress: Progress = lambda _line: None) -> Loaded:
+def load(
+    model: Model,
+    request: LoadRequest | None = None,
+    progress: Progress = lambda _line: None,
+    unrolled: bool = False,
+) -> Loaded:
     """Load a model file, or take a Relax module, for planning.
 
-    Raises the errors of `frontend.load`. `progress` gets a line for each input that could be stored integers.
+    Raises the errors of `frontend.load`, which explains `unrolled`.
+    `progress` gets a line for each input that could be stored integers.
     """
     request = request or LoadRequest()
     if isinstance(model, IRModule):
@@ -133,7 +139,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
         return _sliding(_shrunk(Loaded(model, "network", request=request), progress), request)
     name = Path(model).stem
     asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
-    mod = frontend.load(model, request.input_shapes, *asked, {f.name: f for f in request.input_value})
+    mod = frontend.load(model, request.input_shapes, *asked, {f.name: f for f in request.input_value}, unrolled)
     progress(f"{name}: reading the graph")
     storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
     for tensor, (stored, real) in storable.items():

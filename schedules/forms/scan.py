@@ -351,7 +351,7 @@ class _Redirected:
 
 def _unit(dtype: str) -> str:
     """Return the type by whose elements a tensor is copied."""
-    return "int32" if ITEM_BYTES[dtype] % 4 == 0 else "int8"
+    return "int8" if ITEM_BYTES[dtype] == 1 else dtype
 
 
 def _clear(dtype: str) -> PrimFunc:

@@ -13,12 +13,13 @@ from tvm_cascade.importers.onnx.scans import is_kept, kept
 _KINDS = ("If", *LOOPS)
 
 
-def without_control(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """A copy of `model` without If, Loop and Scan; `shapes` are those of its inputs. An If stays where its branches' outputs
+def without_control(model: Any, shapes: Mapping[str, Sequence[int]], unrolled: bool = False) -> Any:
+    """A copy of `model` without If and Loop, and with Scans that are imported as one operator (`importers.onnx.scans`), or,
+    where `unrolled`, without any; `shapes` are those of its inputs. An If stays where its branches' outputs
     have unknown or different shapes and its condition is computed, a loop where the number of its steps is."""
     while any(_is_control(n) for n in model.graph.node) and len(model.graph.node) <= MAX_UNROLLED:
         model = fold_shapes(model, shapes)
-        found = (_without(model, shapes, at) for at, n in enumerate(model.graph.node) if _is_control(n))
+        found = (_without(model, shapes, at, unrolled) for at, n in enumerate(model.graph.node) if _is_control(n))
         made = next((m for m in found if m is not None), None)
         if made is None:
             return model
@@ -41,11 +42,11 @@ def _is_control(node: Any) -> bool:
     return node.op_type in _KINDS and not is_kept(node)
 
 
-def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
+def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int, written_out: bool) -> Any | None:
     """A copy of `model` without its node at `at`; None where that cannot be."""
     if model.graph.node[at].op_type == "If":
         return chosen(model, shapes, at)
-    if (made := kept(model, shapes, at)) is not None:
+    if not written_out and (made := kept(model, shapes, at)) is not None:
         return made
     try:
         return unrolled(model, shapes, at)

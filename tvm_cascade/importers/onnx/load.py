@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 _MOST_AXES = 1 << 10  # far above the rank of any tensor
 
 
-def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def load_onnx(
+    path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], unrolled: bool = False
+) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
     is 1.
 
@@ -57,11 +59,15 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     MissingToolError
         Without the `onnx` package.
     """
-    return load_model(path, read_model(path, data), input_shapes)
+    return load_model(path, read_model(path, data), input_shapes, unrolled=unrolled)
 
 
 def load_model(
-    path: Path, model: Any, input_shapes: Mapping[str, tuple[int, ...]], origin: Origin | None = None
+    path: Path,
+    model: Any,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    origin: Origin | None = None,
+    unrolled: bool = False,
 ) -> tvm.IRModule:
     """Import a model that is in memory, which was made of `origin`; None where the file holds the model itself.
 
@@ -95,7 +101,7 @@ def load_model(
         wide = widened(path, given)
         model = spell_out(with_tables(as_floats(narrow_indices(wide))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
-        spelled = without_control(expand_functions(path, model, shapes, known), shapes)
+        spelled = without_control(expand_functions(path, model, shapes, known), shapes, unrolled)
         model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
         _check_filled(path, model)
         _check_loops(path, file, model, shapes)

@@ -221,8 +221,8 @@ class _Writer:
             name = made[name].input[0]
         if name in made and (tensor := constant_tensor(made[name])) is not None:
             return bool(numpy_helper.to_array(tensor).all())
-        if name in held or name in self.constants:
-            return bool(numpy_helper.to_array(held.get(name, self.constants.get(name))).all())
+        if name in (outside := {**self.constants, **held}):
+            return bool(numpy_helper.to_array(outside[name]).all())
         return name == condition
 
     def _parts(self, number: str, steps: int) -> list[tuple[str, str]]:

@@ -1,0 +1,188 @@
+"""ONNX's Scan, and Loop of known steps, as one operator that runs its body in every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tvm_cascade.cores import KernelTarget, get_core
+from tvm_cascade.frontend import load
+from tvm_cascade.importers.onnx.scans import is_kept, kept
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.executed_plan import check_executed
+from tvm_cascade.passes.lower_quantized import lowered
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.tuning.code_size import code_bytes
+from tvm_cascade.testing.reference import Compiled
+
+DEPTH, UNITS = 5, 8
+_VALUE = helper.make_tensor_value_info
+_RNG = np.random.default_rng(0)
+_WEIGHTS = {
+    name: (_RNG.standard_normal(shape) * 0.3).astype("float32")
+    for name, shape in {"wz": (DEPTH, UNITS), "uz": (UNITS, UNITS), "wn": (DEPTH, UNITS), "un": (UNITS, UNITS)}.items()
+}
+
+
+def _cell() -> list[Any]:
+    """A gated cell: `hn = n + z (h - n)` with `z = sigmoid(xt wz + h uz)` and `n = tanh(xt wn + h un)`; `y` is `hn` too."""
+    nodes = [
+        *(
+            ("MatMul", ["xt", "wz"], "a"),
+            ("MatMul", ["h", "uz"], "b"),
+            ("Add", ["a", "b"], "c"),
+            ("Sigmoid", ["c"], "z"),
+        ),
+        *(("MatMul", ["xt", "wn"], "d"), ("MatMul", ["h", "un"], "e"), ("Add", ["d", "e"], "f"), ("Tanh", ["f"], "n")),
+        *(("Sub", ["h", "n"], "g"), ("Mul", ["z", "g"], "k"), ("Add", ["n", "k"], "hn"), ("Neg", ["hn"], "y")),
+    ]
+    return [helper.make_node(kind, inputs, [output]) for kind, inputs, output in nodes]
+
+
+def _numpy(x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last state and `y` of every step of `x`."""
+    made = []
+    for row in x:
+        z = 1 / (1 + np.exp(-(row @ _WEIGHTS["wz"] + h @ _WEIGHTS["uz"])))
+        n = np.tanh(row @ _WEIGHTS["wn"] + h @ _WEIGHTS["un"])
+        h = n + z * (h - n)
+        made.append(-h)
+    return h, np.stack(made)
+
+
+def _model(kind: str, steps: int, ends: list[Any], outputs: list[str], axis: int = 0, **attributes: Any) -> Any:
+    """A network of a Scan or a Loop with the results `hl` (the last state) and `ys` (all steps), then the nodes `ends`."""
+    shape = [1, DEPTH]
+    shape.insert(axis, steps)
+    states = [_VALUE("h", 1, (1, UNITS)), _VALUE("hn", 1, (1, UNITS)), _VALUE("y", 1, (1, UNITS))]
+    if kind == "Loop":
+        nodes = [
+            helper.make_node("Gather", ["x", "i"], ["xt"], axis=0),
+            *_cell(),
+            helper.make_node("Identity", ["on"], ["goes"]),
+        ]
+        given = [_VALUE("i", TensorProto.INT64, ()), _VALUE("on", TensorProto.BOOL, ()), states[0]]
+        body = helper.make_graph(nodes, "body", given, [_VALUE("goes", TensorProto.BOOL, ()), *states[1:]])
+        node = helper.make_node("Loop", ["trips", "true", "h0"], ["hl", "ys"], body=body)
+    else:
+        body = helper.make_graph(_cell(), "body", [states[0], _VALUE("xt", 1, (1, DEPTH))], states[1:])
+        node = helper.make_node("Scan", ["h0", "x"], ["hl", "ys"], body=body, num_scan_inputs=1, **attributes)
+    held = {**_WEIGHTS, "trips": np.array(steps), "true": np.array(True), "last": np.array(-1), "tail": np.array([-1])}
+    inputs = [_VALUE("x", 1, shape), _VALUE("h0", 1, (1, UNITS))]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
+    weights = [numpy_helper.from_array(a, name) for name, a in held.items()]
+    graph = helper.make_graph([node, *ends], "g", inputs, results, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def _inputs(steps: int, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    shape = [1, DEPTH]
+    shape.insert(axis, steps)
+    return tuple(_RNG.standard_normal(s).astype("float32") for s in (shape, (1, UNITS)))
+
+
+def _planned(path: Path, core: str = "cortex-m4") -> PlannedCandidate:
+    """The plan of a file whose kernels were run beside the network's definition."""
+    made = plan_network(lowered(load(path)), PlanRequest(), KernelTarget(get_core(core)))
+    check_executed(made.prepared, made.plan)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["Scan", "Loop"])
+def test_is_one_operator_that_computes_every_step(tmp_path: Path, kind: str) -> None:
+    onnx.save(_model(kind, 6, [], ["hl", "ys"]), path := tmp_path / "n.onnx")
+    x, h = _inputs(6)
+    for made, expected in zip(Compiled(load(path))(x, h), _numpy(x, h), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+    for core in ("host", "cortex-m4", "cortex-m55"):
+        planned = _planned(path, core)
+        assert [op.kind for op in planned.prepared.graph.ops] == ["scan"]
+        assert planned.plan.macs == 6 * 2 * (DEPTH + UNITS) * UNITS
+
+
+@pytest.mark.parametrize("kind", ["Scan", "Loop"])
+def test_code_and_scratch_are_independent_of_the_steps(tmp_path: Path, kind: str) -> None:
+    sizes = []
+    for steps in (4, 400):
+        onnx.save(_model(kind, steps, [], ["hl"]), path := tmp_path / f"{steps}.onnx")
+        made = _planned(path)
+        kernels = made.prepared.kernels_of(made.plan)
+        code = code_bytes(made.plan, kernels, get_core("cortex-m4"))
+        sizes.append((code, made.plan.peak - 4 * steps * DEPTH, len(made.prepared.graph.ops)))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("back", [0, 1])
+def test_axes_and_directions(tmp_path: Path, axis: int, back: int) -> None:
+    attributes = {"scan_input_axes": [axis], "scan_output_axes": [axis], "scan_input_directions": [back]}
+    model = _model("Scan", 6, [], ["hl", "ys"], axis, **attributes, scan_output_directions=[1 - back])
+    onnx.save(model, path := tmp_path / "n.onnx")
+    x, h = _inputs(6, axis)
+    rows = np.moveaxis(x, axis, 0)
+    state, every = _numpy(rows[::-1] if back else rows, h)
+    made = Compiled(load(path))(x, h)
+    np.testing.assert_allclose(made[0], state, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(made[1], np.moveaxis(every if back else every[::-1], 0, axis), rtol=1e-5, atol=1e-5)
+    _planned(path)
+
+
+@pytest.mark.parametrize("index", ["last", "tail"])
+def test_keeps_the_last_step_where_it_alone_is_read(tmp_path: Path, index: str) -> None:
+    peaks = []
+    for steps in (10, 40):
+        ends = [helper.make_node("Gather", ["ys", index], ["end"], axis=0)]
+        onnx.save(_model("Scan", steps, ends, ["end"]), path := tmp_path / "n.onnx")
+        x, h = _inputs(steps)
+        (made,) = Compiled(load(path))(x, h)
+        np.testing.assert_allclose(made.reshape(1, UNITS), _numpy(x, h)[1][-1], rtol=1e-5, atol=1e-5)
+        assert made.ndim == (3 if index == "tail" else 2)
+        peaks.append(_planned(path).plan.peak - 4 * steps * DEPTH)
+    assert peaks[0] == peaks[1]
+
+
+def test_values_and_the_number_of_the_step_are_given_to_the_body(tmp_path: Path) -> None:
+    """`h` grows by `v + step` in each of 5 steps; `v` is computed outside."""
+    nodes = [
+        helper.make_node("Cast", ["i"], ["step"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["v", "step"], ["s"]),
+        helper.make_node("Add", ["h", "s"], ["hn"]),
+        helper.make_node("Identity", ["on"], ["goes"]),
+    ]
+    scalars = [_VALUE("i", TensorProto.INT64, ()), _VALUE("on", TensorProto.BOOL, ())]
+    state = [_VALUE(name, 1, (1, UNITS)) for name in ("h", "hn")]
+    body = helper.make_graph(nodes, "b", [*scalars, state[0]], [_VALUE("goes", TensorProto.BOOL, ()), state[1]])
+    outer = [
+        helper.make_node("Abs", ["x"], ["v"]),
+        helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body),
+    ]
+    given = [_VALUE("x", 1, (1, UNITS))]
+    trips = numpy_helper.from_array(np.array(5), "trips")
+    graph = helper.make_graph(outer, "g", given, [_VALUE("y", 1, (1, UNITS))], [trips])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path := tmp_path / "n.onnx")
+    x = _RNG.standard_normal((1, UNITS)).astype("float32")
+    np.testing.assert_allclose(Compiled(load(path))(x)[0], x + 5 * np.abs(x) + 10, rtol=1e-5, atol=1e-5)
+    kinds = [op.kind for op in _planned(path).prepared.graph.ops]
+    assert kinds.count("scan") == 1
+
+
+def test_steps_are_written_out_on_demand(tmp_path: Path) -> None:
+    model = _model("Scan", 6, [], ["hl", "ys"])
+    made = kept(model, {"x": (6, 1, DEPTH), "h0": (1, UNITS)}, 0)
+    assert made is not None
+    assert is_kept(made.graph.node[0])
+    onnx.save(model, path := tmp_path / "n.onnx")
+    x, h = _inputs(6)
+    one, other = (Compiled(load(path, unrolled=unrolled))(x, h) for unrolled in (False, True))
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
