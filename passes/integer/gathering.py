@@ -1,7 +1,7 @@
 """Lowering of gather, tile, broadcast, mirror pad and resize: outputs are input elements at computed indices.
 
 Bilinear resize blends four of them: int8 and int16 in the reference's 10-bit fixed point, uint8 in float32, term by term
-as the reference does.
+as the reference does; real numbers (ONNX, PyTorch) are rounded once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_clamp,
     te_rounding_divide,
 )
-from tvm_cascade.passes.integer.requantize import from_own_scale, in_scale_of
-from tvm_cascade.passes.integer.task import STORED, Task, lowers
+from tvm_cascade.passes.integer.requantize import te_quantized
+from tvm_cascade.passes.integer.task import STORED, Output, Task, bounded_multiplier, lowers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.program.operator import Quantized
 from tvm_cascade.program.quant import NotLowered
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 and int16 bilinear resize
@@ -114,12 +115,11 @@ def lower_resize_bilinear(task: Task) -> Value:
     if task.attributes["method"] != "linear":
         raise NotLowered(f"a resize by {task.attributes['method']}")
     x, out = task.operator.quantized(0), task.output
-    if not out.same_as(x):
-        if not task.real or x.step > out.scale:
-            raise NotLowered("a resize with unequal scales, to smaller steps or in TFLite")
-        own = in_scale_of(task, x)
-        return from_own_scale(task, own.output, lower_resize_bilinear(own))
     rows, columns = _grids(task)
+    if task.real:
+        return _bilinear(task, x.source, rows, _rounded_once(x, out, rows, columns))
+    if not out.same_as(x):
+        raise NotLowered("a resize with unequal scales in TFLite")
     if out.declared != "uint8":
         if any((g.target + 1) * g.fixed_step > INT32_MAX for g in (rows, columns)):
             raise NotLowered("a resize whose coordinates exceed 32 bits")
@@ -131,6 +131,26 @@ def lower_resize_bilinear(task: Task) -> Value:
         return (total.astype("int32") - i32(out.offset)).astype(out.dtype)
 
     return _bilinear(task, x.source, rows, unsigned)
+
+
+def _rounded_once(x: Quantized, out: Output, rows: Grid, columns: Grid) -> Callable[..., Scalar]:
+    """The blend of real numbers, rounded once: in integers where all places are multiples of 1/1024, else in float32."""
+    ratio = np.float64(x.step) / np.float64(out.scale)
+    if x.dtype == "int8" and rows.is_fixed and columns.is_fixed:
+        bits = 2 * _FRACTION_BITS
+        m, s = bounded_multiplier(ratio / (1 << bits))
+
+        def exact(a: Tensor, n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            total = _te_fixed_total(a, n, c, rows, y, columns, xx) - i32(x.zero_point << bits)
+            return out.stored(out.rescaled(total, m, s, x.reach << bits))
+
+        return exact
+
+    def real(a: Tensor, n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+        at = _te_float_coordinate(rows, y), _te_float_coordinate(columns, xx)
+        return te_quantized(_te_blend(a, n, c, *at, -x.zero_point) * tirx.const(float(ratio), "float32"), out)
+
+    return real
 
 
 @lowers("resize2d", results="float32")
@@ -183,6 +203,14 @@ class Grid:
         if self.align_corners and self.target > 1:
             return (one * (self.source - 1) + (self.target - 1) // 2) // (self.target - 1)
         return (one * self.source + self.target // 2) // self.target
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the place of every output is a multiple of 1/1024."""
+        if self.align_corners and self.target > 1:
+            return (self.source - 1 << _FRACTION_BITS) % (self.target - 1) == 0
+        whole = (self.source << _FRACTION_BITS) % self.target == 0
+        return whole and not (self.half_pixel and self.fixed_step % 2)
 
 
 def nearest_sources(grid: Grid) -> np.ndarray:
@@ -241,6 +269,14 @@ def _te_fixed_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
 
 def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
     """Bilinear blend in the reference's fixed point: int8 in 32 bits, int16 in 64."""
+    # half away from zero by shifts: TVM narrows the comparison of a wide number with zero to 32 bits
+    total, wide = _te_fixed_total(a, n, c, rows, y, columns, x), 32 if str(a.dtype) == "int8" else 64
+    rounded = te_rounding_divide(total, 2 * _FRACTION_BITS, wide).astype("int32")
+    return te_clamp(rounded, *range_of(str(a.dtype)), str(a.dtype))
+
+
+def _te_fixed_total(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
+    """The blend of stored values in units of 2^-20: of int8 in 32 bits, of int16 in 64."""
     y0, y1, wy = _te_fixed_coordinate(rows, y)
     x0, x1, wx = _te_fixed_coordinate(columns, x)
     one = i32(1 << _FRACTION_BITS)
@@ -249,15 +285,12 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
     def part(row: Index, column: Index, weight: Scalar) -> Scalar:
         return a[n, row, column, c].astype(wide) * weight.astype(wide)
 
-    total = (
+    return (
         part(y0, x0, (one - wy) * (one - wx))
         + part(y1, x0, wy * (one - wx))
         + part(y0, x1, (one - wy) * wx)
         + part(y1, x1, wy * wx)
     )
-    # half away from zero by shifts: TVM narrows the comparison of a wide number with zero to 32 bits
-    rounded = te_rounding_divide(total, 2 * _FRACTION_BITS, int(wide[3:])).astype("int32")
-    return te_clamp(rounded, *range_of(str(a.dtype)), str(a.dtype))
 
 
 def _te_float_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:

@@ -30,18 +30,23 @@ def lower_quantize(task: Task) -> Value:
         def at(*index: Index) -> Scalar:
             factor = tirx.const(float(np.float32(1 / np.float64(scale)) if output.inverse else scale), "float32")
             quotient = a[index] * factor if output.inverse else a[index] / factor
-            # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
-            bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
-            if output.once:
-                return output.stored(_half_to_even(bounded))
-            whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
-            up = tirx.Select(bounded - whole >= half, i32(1), i32(0))
-            down = tirx.Select(bounded - whole <= -half, i32(1), i32(0))
-            return output.stored(whole.astype("int32") + up - down)
+            return te_quantized(quotient, output)
 
         return te.compute(output.shape, at, name="quantize")
 
     return task.emitter.call("quantize", compute, [task.operator.output.source], **output.described)
+
+
+def te_quantized(quotient: Scalar, output: Output) -> Scalar:
+    """The stored form of a float32 in units of the scale, rounded to even or away from zero at halves (`Output.once`)."""
+    # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
+    bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
+    if output.once:
+        return output.stored(_half_to_even(bounded))
+    whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
+    up = tirx.Select(bounded - whole >= half, i32(1), i32(0))
+    down = tirx.Select(bounded - whole <= -half, i32(1), i32(0))
+    return output.stored(whole.astype("int32") + up - down)
 
 
 def _half_to_even(value: Scalar) -> Scalar:

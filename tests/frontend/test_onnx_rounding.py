@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,31 @@ def test_equal_to_onnx_runtime(tmp_path: Path, kind: str, ties: bool) -> None:
         arrays = case.draw()
         (want,) = session.run(None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)})
         np.testing.assert_array_equal(run(*arrays)[0].reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_linear_resizes_round_once(tmp_path: Path, dtype: str) -> None:
+    """Blends of pixels are not rounded to steps of the input first: places in steps of a quarter, of 2/3, and of 5/11."""
+    from tvm_cascade.testing.onnx_nodes import check_network
+
+    rng, info = np.random.default_rng(5), np.iinfo(dtype)
+    constants: dict[str, Any] = {"twice": np.float32([1, 1, 2, 2]), "half_more": np.float32([1, 1, 1.5, 1.5])}
+    inputs, nodes, outputs = {}, [], []
+    forms = [("half_pixel", "twice"), ("asymmetric", "half_more"), ("align_corners", "twice")]
+    for k, ((how, scales), ratio) in enumerate(itertools.product(forms, (0.371, 1.013, 2.719))):
+        step, zero, out, shift = (f"{name}{k}" for name in ("step", "zero", "out", "shift"))
+        constants |= {step: np.float32(0.02), out: np.float32(0.02 * ratio)}
+        constants |= {name: rng.integers(info.min + 60, info.max - 60, (), dtype) for name in (zero, shift)}
+        inputs[f"q{k}"] = rng.integers(info.min, info.max, (1, 3, 6, 6), dtype, endpoint=True)
+        nodes += [
+            onnx.helper.make_node("DequantizeLinear", [f"q{k}", step, zero], [f"x{k}"]),
+            onnx.helper.make_node(
+                "Resize", [f"x{k}", "", scales], [f"r{k}"], mode="linear", coordinate_transformation_mode=how
+            ),
+            onnx.helper.make_node("QuantizeLinear", [f"r{k}", out, shift], [f"y{k}"]),
+        ]
+        outputs.append(f"y{k}")
+    check_network(tmp_path, nodes, inputs, outputs, constants)
 
 
 def test_the_short_form_rounds_once() -> None:
