@@ -288,3 +288,12 @@ def test_swish(tmp_path: Path, alpha: float, quantized: bool) -> None:
     data = np.rint(data / 0.1).astype("float32") * np.float32(0.1)
     want = data / (1 + np.exp(-alpha * data))
     np.testing.assert_allclose(Compiled(lowered)(data)[0], want, atol=0.05001 if quantized else 1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_axis_of_unsqueeze_may_be_a_scalar(tmp_path: Path, axis: int) -> None:
+    """As torch exports attention with fewer heads of keys than of queries; ONNX Runtime takes it."""
+    net = Layers()
+    _network(net, tmp_path / "n.onnx", net.node("Unsqueeze", "x", net.constant(np.array(axis))), (2, 3))
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], np.expand_dims(x, axis))

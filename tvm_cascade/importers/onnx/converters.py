@@ -92,6 +92,9 @@ class Importer(ONNXGraphImporter):
         with about(op_name):
             if op_name in ALIGNED and opset < 7:
                 inputs[1] = aligned(self.bb, inputs, attrs)
+            axes = _constant(inputs, 1) if op_name == "Unsqueeze" and opset >= 13 else None
+            if axes is not None and axes.ndim == 0:  # as torch writes it, and ONNX Runtime takes
+                inputs[1] = relax.const(axes.reshape(1), "int64")
             made = convert(self.bb, inputs, attrs) if convert is not None else None
             if made is None:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
