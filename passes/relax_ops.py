@@ -227,7 +227,11 @@ def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
     dead = [o for o, keep in zip(made, live, strict=True) if not keep]
     blocks = [r for r in leaf_blocks(call.func) if all(s.buffer in dead for s in stores(r.block.body))]
     func = without_blocks(call.func, blocks, [p for p in call.func.params if p not in dead])
-    if func is None or any(v.source in dead for v in loads(func.body)):
+    if (
+        func is None
+        or any(v.source in dead for v in loads(func.body))
+        or any(s.buffer in dead for s in stores(func.body))
+    ):
         return call
     return replace(call, func=func, outputs=tuple(t for t, keep in zip(call.outputs, live, strict=True) if keep))
 

@@ -186,3 +186,66 @@ def test_steps_are_written_out_on_demand(tmp_path: Path) -> None:
     one, other = (Compiled(load(path, unrolled=unrolled))(x, h) for unrolled in (False, True))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+_SCALES = {"xt": 0.0312137, "h": 0.00787331, "a": 0.0303127, "b": 0.0203971, "c": 0.0407193, "hn": 0.00787331}
+
+
+def _quantized(steps: int, ends: list[Any]) -> Any:
+    """A network of quantized operators: `hn = tanh(xt wn + h un)` in each step of a Scan, with results `hl` and `ys`."""
+    held: dict[str, np.ndarray] = {"h0": np.zeros((1, UNITS), "float32"), "last": np.array(-1)}
+    nodes, now = [], dict[str, str]()
+
+    def stored(name: str) -> None:
+        held.update({f"{name}_s": np.float32(_SCALES[name]), f"{name}_z": np.int8(0)})
+        ends_of = [f"{name}_s", f"{name}_z"]
+        nodes.append(helper.make_node("QuantizeLinear", [name, *ends_of], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", *ends_of], [f"{name}_d"]))
+        now[name] = f"{name}_d"
+
+    for name in ("wn", "un"):
+        scale = np.float32(np.abs(_WEIGHTS[name]).max() / 127)
+        values = np.rint(_WEIGHTS[name] / scale).astype("int8")
+        held |= {f"{name}_q": values, f"{name}_s": scale, f"{name}_z": np.int8(0)}
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [name]))
+    stored("xt")
+    stored("h")
+    operators = [
+        ("MatMul", ["xt", "wn"], "a"),
+        ("MatMul", ["h", "un"], "b"),
+        ("Add", ["a", "b"], "c"),
+        ("Tanh", ["c"], "hn"),
+    ]
+    for kind, inputs, output in operators:
+        nodes.append(helper.make_node(kind, [now.get(i, i) for i in inputs], [output]))
+        stored(output)
+    nodes.append(helper.make_node("Identity", ["hn_d"], ["y"]))
+    float_values = [_VALUE(name, 1, (1, n)) for name, n in (("h", UNITS), ("xt", DEPTH), ("hn_d", UNITS), ("y", UNITS))]
+    body = helper.make_graph(nodes, "body", float_values[:2], float_values[2:])
+    outer = [
+        helper.make_node("QuantizeLinear", ["x", "xt_s", "xt_z"], ["x_q"]),
+        helper.make_node("DequantizeLinear", ["x_q", "xt_s", "xt_z"], ["x_d"]),
+        helper.make_node("Scan", ["h0", "x_d"], ["hl", "ys"], body=body, num_scan_inputs=1),
+        *ends,
+    ]
+    outputs = [helper.make_value_info("out", onnx.TypeProto())]
+    weights = [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    graph = helper.make_graph(outer, "g", [_VALUE("x", 1, (steps, 1, DEPTH))], outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_stored_integers_are_passed_on(tmp_path: Path, last: bool) -> None:
+    """States, parts and results of a quantized body are bytes, and what is computed equals ONNX Runtime's bit for bit."""
+    ort = pytest.importorskip("onnxruntime")
+    node = ("Gather", ["ys", "last"]) if last else ("Identity", ["ys"])
+    model = _quantized(9, [helper.make_node(*node, ["out"], **({"axis": 0} if last else {}))])
+    onnx.save(model, path := tmp_path / "n.onnx")
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    x = _RNG.standard_normal((9, 1, DEPTH)).astype("float32")
+    np.testing.assert_array_equal(Compiled(lowered(load(path)))(x)[0], session.run(None, {"x": x})[0])
+    graph = _planned(path).prepared.graph
+    (scan,) = (op for op in graph.ops if op.kind == "scan")
+    assert {graph.tensors[t].dtype for t in (*scan.inputs, *scan.outputs)} == {"int8"}

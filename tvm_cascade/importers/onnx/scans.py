@@ -51,12 +51,15 @@ def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None
         return None
     types = _types(model, shapes)
     writer = _Writer(made, node, types)
-    if not (writer.as_scan() if node.op_type == "Loop" else writer.is_plain()) or not writer.closed():
+    if not (writer.as_scan() if node.op_type == "Loop" else writer.is_plain()):
         return None
     writer.keep_last()
+    writer.pass_stored()
+    if not writer.closed():
+        return None
     node.doc_string = _KEPT
     body = _body(node)
-    given = [types.get(name) or writer.constant_type(name) for name in node.input]
+    given = [writer.types.get(name) or writer.constant_type(name) for name in node.input]
     if any(t is None for t in given):
         return None
     count = _attributes(node)["num_scan_inputs"]
@@ -149,7 +152,7 @@ class _Writer:
     """Rewriter of one node of a model, in place."""
 
     def __init__(self, model: Any, node: Any, types: Mapping[str, _Type]) -> None:
-        self.model, self.node, self.types, self.body = model, node, types, _body(node)
+        self.model, self.node, self.types, self.body = model, node, dict(types), _body(node)
         self.constants = {w.name: w for w in model.graph.initializer}
         self.constants |= {n.output[0]: t for n in model.graph.node if (t := constant_tensor(n)) is not None}
         self.taken = set(tensor_names(model.graph))
@@ -312,6 +315,69 @@ class _Writer:
                     n.CopyFrom(helper.make_node("Identity", [final], list(n.output), n.name))
         self._drop(states, dropped, axes, ways)
 
+    def pass_stored(self) -> None:
+        """Let stored integers be passed on where a sequence, a result or a state is their real numbers."""
+        count = int(_attributes(self.node)["num_scan_inputs"])
+        states = len(self.node.input) - count
+        inside = {w.name: w for w in self.body.initializer}
+        inside |= {n.output[0]: t for n in self.body.node if (t := constant_tensor(n)) is not None}
+        inside = {**self.constants, **inside}
+        outer = {o: n for n in self.model.graph.node for o in n.output}
+        read = {name for n in self.model.graph.node for name in read_names(n)}
+        read |= {o.name for o in self.model.graph.output}
+        for k in range(states, len(self.node.input)):
+            n = outer.get(self.node.input[k])
+            if n is not None and (quant := _stored(n, self.constants)) is not None and n.input[0] in self.types:
+                self.node.input[k] = n.input[0]
+                self._enter(k, quant)
+        for k in range(len(self.node.output)):
+            made = {o: n for n in self.body.node for o in n.output}
+            n = made.get(_named(self.body.output[k].name, made))
+            quant = None if n is None else _stored(n, inside)
+            if n is None or quant is None or n.input[0] not in made or not self.node.output[k]:
+                continue
+            if k >= states and self.node.output[k] not in read:
+                continue
+            if k < states:
+                initial = self._stored_initial(self.node.input[k], quant, outer)
+                if initial is None:
+                    continue
+                self.node.input[k] = initial
+                self._enter(k, quant)
+            self.body.output[k].CopyFrom(onnx.ValueInfoProto(name=n.input[0]))
+            name = self.node.output[k]
+            self.node.output[k] = self._free(f"{name}/stored")
+            if name not in read:
+                continue
+            self.model.graph.node.append(self._dequantized(self.node.output[k], name, quant))
+        _without_pairs(self.body, {**inside, **self.constants})
+
+    def _enter(self, k: int, quant: tuple[np.ndarray, np.ndarray]) -> None:
+        """Let input `k` of the body be stored integers."""
+        name = self.body.input[k].name
+        stored = self._free(f"{name}/stored")
+        self.body.input[k].CopyFrom(onnx.ValueInfoProto(name=stored))
+        nodes = [self._dequantized(stored, name, quant), *(copied(n) for n in self.body.node)]
+        del self.body.node[:]
+        self.body.node.extend(nodes)
+
+    def _dequantized(self, stored: str, name: str, quant: tuple[np.ndarray, np.ndarray]) -> Any:
+        return helper.make_node("DequantizeLinear", [stored, *(self._constant(q) for q in quant)], [name])
+
+    def _stored_initial(self, name: str, quant: tuple[np.ndarray, np.ndarray], outer: Mapping[str, Any]) -> str | None:
+        """Return the stored integers of an initial state; None where it has none of this scale."""
+        scale, zero = quant
+        if name in self.constants:
+            value, limits = numpy_helper.to_array(self.constants[name]), np.iinfo(zero.dtype)
+            stored = np.clip(np.rint(value / scale) + zero, limits.min, limits.max).astype(zero.dtype)
+            same = np.array_equal((stored.astype("int32") - zero).astype("float32") * scale, value)
+            return self._constant(stored) if same else None
+        n = outer.get(name)
+        own = None if n is None else _stored(n, self.constants)
+        if n is None or own is None or not _same(own, quant) or n.input[0] not in self.types:
+            return None
+        return str(n.input[0])
+
     def _reads_last(self, n: Any, name: str, axis: int, steps: int) -> bool:
         """Return whether a node reads the last step's part of a tensor and nothing else."""
         if n.op_type != "Gather" or n.input[0] != name or n.input[1] not in self.constants:
@@ -351,6 +417,43 @@ class _Writer:
         name = free_name(name, self.taken)
         self.taken.add(name)
         return name
+
+
+def _stored(node: Any, constants: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return scale and zero point of a node that dequantizes a tensor by one of each; None for other nodes."""
+    if node.op_type not in ("DequantizeLinear", "QuantizeLinear") or len(node.input) < 3:
+        return None
+    if any(name not in constants for name in node.input[1:3]):
+        return None
+    scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
+    plain = scale.size == zero.size == 1 and scale.dtype == np.float32 and zero.dtype.name in _STATES
+    return (scale.reshape(()), zero.reshape(())) if plain else None
+
+
+def _same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
+    return all(a.dtype == b.dtype and a == b for a, b in zip(one, other, strict=True))
+
+
+def _without_pairs(body: Any, constants: Mapping[str, Any]) -> None:
+    """Take out quantizations of what was dequantized by the same scale, in place."""
+    made, new = {o: n for n in body.node for o in n.output}, dict[str, str]()
+    for n in body.node:
+        before = made.get(_named(n.input[0], made)) if n.op_type == "QuantizeLinear" else None
+        if before is None or before.op_type != "DequantizeLinear":
+            continue
+        pair = [_stored(node, constants) for node in (n, before)]
+        if pair[0] is not None and pair[1] is not None and _same(pair[0], pair[1]):
+            new[n.output[0]] = before.input[0]
+    for n in body.node:
+        n.input[:] = [_last(name, new) for name in n.input]
+    for value in body.output:
+        value.name = _last(value.name, new)
+
+
+def _last(name: str, new: Mapping[str, str]) -> str:
+    while name in new:
+        name = new[name]
+    return name
 
 
 def scan(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
