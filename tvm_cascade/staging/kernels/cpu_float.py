@@ -116,7 +116,13 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
     rank, inside = len(sch.get(acc).writes[0].source.ty.shape), sch.get_loops(acc)[len(loops) :]
     space, (rc, ry, rx, *ri) = inside[:rank], inside[rank:]
-    reduced = (ry, rx, rc, *ri) if tiling.taps_first else (rc, ry, rx, *ri)
+    reduced = [ry, rx, rc, *ri] if tiling.taps_first else [rc, ry, rx, *ri]
+    if (
+        extent(sch, ry) * extent(sch, rx) == 1
+    ):  # steps of several taps would share pixels, for which there are no registers
+        reduced = [ry, rx, rc, *ri]
+        reduced[-1:] = split_steps(sch, reduced[-1])
+        sch.unroll(reduced[-1])
     sch.reorder(*reduced, *space)
     hold(sch, space[1], *space[-2:])
     if _is_packed(sch, last):
@@ -287,17 +293,20 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
         return None
     *_, blocks, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
-    rows = tile_rows(extent(sch, row))
-    vectors = lanes // LANES
-    several = max(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and n * vectors * rows <= most))
-    rows = max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * several * vectors <= most))
+    rows, vectors = tile_rows(extent(sch, row)), lanes // LANES
+
+    def fits(rows: int, several: int) -> bool:
+        return 3 * (rows + 1) * several * vectors < 4 * most  # a row of weights is held beside the sums
+
+    several = next(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and fits(rows, n)))
+    rows = next(n for n in range(rows, 0, -1) if n == 1 or (rows % n == 0 and fits(n, several)))
     j, beside, inside = sch.split(column, [None, several, lanes])
     i, r = sch.split(row, [None, rows])
     sch.reorder(*outer, j, i, r, beside, inside)
     sch.compute_at(acc, i, preserve_unit_loops=True)
     r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
     v, lane = sch.split(lane, [None, LANES])
-    outer_depth, step = split_steps(sch, depth)
+    outer_depth, step = split_steps(sch, depth) if fits(rows, several) else sch.split(depth, [None, 1])
     sch.reorder(outer_depth, step, block, r, v, lane)
     sch.vectorize(lane)
     for loop in (step, block, r, v):

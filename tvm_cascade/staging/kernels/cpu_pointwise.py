@@ -16,6 +16,7 @@ from tvm_cascade.staging.kernels.blocks import (
     iter_kinds,
     name_of,
     share,
+    split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS
 
@@ -76,7 +77,9 @@ def tile_pointwise(sch: Schedule, tiling: PointTiling, parallel: bool) -> Schedu
     sch.compute_at(sch.get_sblock("point_pad"), outer, preserve_unit_loops=True)
     *space, depth = sch.get_loops(acc)[4:]
     space[-1:] = sch.split(space[-1], [tiling.vectors, LANES])
-    sch.reorder(depth, *space)
+    depth, step = split_steps(sch, depth)
+    sch.unroll(step)
+    sch.reorder(depth, step, *space)
     hold(sch, *space[-3:])
     share(sch, (n, outer), parallel)
     hold(sch, *sch.get_loops(sch.decompose_reduction(acc, depth))[-3:])
