@@ -13,13 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
+from tvm_cascade.errors import CascadeError
 from tvm_cascade.importers.tflite.coverage import Unsupported
 from tvm_cascade.importers.tflite.kept import Part
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts
+from tvm_cascade.importers.tflite.scans import NotScan, inner_network, roles_of, scanned
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.passes.main_rewriting import Value, relax
-from tvm_cascade.program.quant import STORED_TYPES
+from tvm_cascade.program.quant import STORED_TYPES, NotLowered
 
 MAX_UNROLLED = 1 << 13  # operators of all steps together
 _MAX_DEPTH = 4  # of subgraphs inside of one another
@@ -38,10 +40,50 @@ def _while(net: Network, op: Operator) -> None:
     values = [
         _given(net, t) if same else _as_activation(net, _given(net, t), t) for t, same in zip(inputs, kept, strict=True)
     ]
+    scanned = _scanned(net, [_given(net, t) for t in inputs], outputs, condition, body)
+    if scanned is not None:
+        for output, value in zip(outputs, scanned, strict=True):
+            if value is not None:
+                _take(net, output, value)
+        return
     while _holds(net, _inlined(net, condition, values)[0]):
         values = _inlined(net, body, values)
     for output, value in zip(outputs, values, strict=True):
         _take(net, output, value)
+
+
+def _scanned(net: Network, values: Sequence[Carried], outputs: Sequence[Any], condition: Any, body: Any) -> Any:
+    """What a loop makes of `values` as one operator; None where it is written out."""
+    if net.depth >= _MAX_DEPTH:
+        return None
+    used, kept = net.unrolled[0], dict(net.variables.now)
+    inner = inner_network(net, body)
+    read = [_is_read(net, output.tensor_idx) for output in outputs]
+    same = [body.Inputs(k) == body.Outputs(k) for k in range(len(values))]
+
+    def holds(given: Sequence[Carried]) -> bool:
+        net.unrolled[0] = used
+        made = _inlined(net, condition, given)[0]
+        if not isinstance(made, np.ndarray):
+            raise NotScan
+        return bool(made.all())
+
+    try:
+        made = scanned(net, inner, roles_of(inner, values, same, holds), values, read, _converted)
+    except (NotScan, NotLowered, CascadeError, UnsupportedForm, InvalidForm, Unsupported):
+        made = None
+    changed = kept != net.variables.now
+    net.unrolled[0] = used
+    net.variables.now.clear()
+    net.variables.now.update(kept)
+    return None if changed else made
+
+
+def _is_read(net: Network, tensor: int) -> bool:
+    """Whether an operator of this subgraph reads a tensor, or it is an output."""
+    graph = net.subgraph
+    operators = (graph.Operators(k) for k in range(graph.OperatorsLength()))
+    return tensor in graph.OutputsAsNumpy() or any(tensor in op.InputsAsNumpy() for op in operators)
 
 
 @converts("IF")
@@ -86,9 +128,12 @@ def _inlined(net: Network, graph: Any, values: Sequence[Carried]) -> list[Carrie
     net.unrolled[0] += max(graph.OperatorsLength(), 1)  # a loop of none ends too
     if net.unrolled[0] > MAX_UNROLLED:
         raise UnsupportedForm(f"loops of more than {MAX_UNROLLED} operators, all steps counted")
-    inner = type(net)(net.model, graph, stock.ExprTable(), net.bb, net.conversion_state)
-    inner.nested, inner.depth, inner.unrolled = True, net.depth + 1, net.unrolled
-    inner.variables = net.variables
+    return _converted(inner_network(net, graph), values)
+
+
+def _converted(inner: Network, values: Sequence[Carried]) -> list[Carried]:
+    """What a network makes of the values of its inputs."""
+    graph = inner.subgraph
     for tensor, value in zip(inner.get_tensors(graph.InputsAsNumpy()), values, strict=True):
         _take(inner, tensor, value)
     inner.check_unsupported_ops()
