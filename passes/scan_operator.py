@@ -43,8 +43,12 @@ def lower_scan(
     The first axis of sequences and of stacked results is that of the steps. Returns the final states that `how` wants, then
     the results.
     """
-    made = lowered(body)
+    made, kept = _without_unread(lowered(body), how)
+    given = [v for v, is_read in zip(given, kept, strict=True) if is_read]
     source = read_function(made, "main")
+    backward = how.backward or (False,) * (how.sequences + len(how.stacked))
+    sequences = sum(kept[: how.sequences])
+    read = (*kept[: how.sequences], *(True for _ in how.stacked))
     constant = [constant_of(v) is not None for v in initial]
     activations = [*(v for v, fixed in zip(initial, constant, strict=True) if not fixed), *given]
     first = [v for v, fixed in zip(initial, constant, strict=True) if fixed]
@@ -52,10 +56,10 @@ def lower_scan(
         made,
         how.steps,
         how.states,
-        how.sequences,
-        how.values,
+        sequences,
+        len(given) - sequences,
         how.counts,
-        _digits(how.backward or (False,) * (how.sequences + len(how.stacked))),
+        _digits(way for way, is_read in zip(backward, read, strict=True) if is_read),
         _digits(how.stacked),
         _digits(how.finals),
         _digits(not fixed for fixed in constant),
@@ -67,6 +71,19 @@ def lower_scan(
     called = builder.add_func(func, SCAN_KIND)
     result = builder.emit(relax.call_tir(called, [*activations, *first, *constants], types))
     return [result] if len(types) == 1 else [builder.emit(relax.TupleGetItem(result, k)) for k in range(len(types))]
+
+
+def _without_unread(body: tvm.IRModule, how: Steps) -> tuple[tvm.IRModule, list[bool]]:
+    """Drop parameters for sequences and values that the body does not read; return for each whether it stays."""
+    made = relax.transform.DeadCodeElimination()(body)
+    main: Any = made["main"]
+    used = list(relax.analysis.free_vars(main.body))
+    kept = [any(p.same_as(v) for v in used) for p in main.params]
+    end = how.states + how.sequences + how.values
+    kept = [k < how.states or k >= end or is_read for k, is_read in enumerate(kept)]
+    params = [p for p, is_read in zip(main.params, kept, strict=True) if is_read]
+    made["main"] = relax.Function(params, main.body, main.ret_ty, main.is_pure, main.attrs)
+    return made, kept[how.states : end]
 
 
 def _digits(flags: Any) -> str:

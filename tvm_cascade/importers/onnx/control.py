@@ -1,4 +1,5 @@
-"""ONNX's control flow without control at run time: branches are chosen or both computed, loops of known steps are written out."""
+"""ONNX's control flow without control at run time: branches are chosen or both computed, loops of known steps are one
+operator (`importers.onnx.scans`) or written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Converters of control flow: loops of a fixed number of steps are unrolled, branches are chosen when the network is compiled.
+"""Converters of control flow: loops of a fixed number of steps, branches chosen when the network is compiled.
+
+A loop over rows of lists is one operator (`importers/tflite/scans.py`); others are unrolled.
 
 The condition and the body of a WHILE are subgraphs. What the loop carries is a constant (a counter), a value, or a list of
 `tflite_lists`. The condition is computed from the constants, and while it holds the body is converted once more; operators
