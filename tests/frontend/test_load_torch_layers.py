@@ -84,6 +84,22 @@ def test_a_blend_by_scales_that_give_no_whole_size(tmp_path: Path) -> None:
     _check(tmp_path / "n.pt2", lambda x: _F.interpolate(x, scale_factor=1.7, mode="bilinear"), (1, 4, 9, 8), 1)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "trilinear"])
+def test_aligned_corners_are_those_of_the_size(tmp_path: Path, mode: str) -> None:
+    """Also by scales that give no whole size, from which ONNX would take the last corner."""
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return _F.interpolate(x, scale_factor=1.5, mode=mode, align_corners=True)
+
+    shape = (1, 2, 3, 5, 7) if mode == "trilinear" else (1, 2, 5, 7)
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    torch.export.save(torch.export.export(Network(), (x,)), tmp_path / "n.pt2")
+    np.testing.assert_allclose(
+        Compiled(load(tmp_path / "n.pt2"))(x.numpy())[0], Network()(x).numpy(), rtol=1e-5, atol=1e-5
+    )
+
+
 def _held(**constants: Any) -> dict[str, Any]:
     return {name: torch.nn.Buffer(torch.tensor(value)) for name, value in constants.items()}
 

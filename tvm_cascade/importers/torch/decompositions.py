@@ -104,6 +104,10 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
         ),
         aten.signbit.default: _Rule(lambda node: node.args[0].meta["val"].is_floating_point(), negative),
         aten.softshrink.default: _Rule(always, shrunk),
+        **{
+            operator: _Rule(_is_scaled_to_corners, _to_size(operator))
+            for operator in (aten.upsample_bilinear2d.vec, aten.upsample_bicubic2d.vec, aten.upsample_trilinear3d.vec)
+        },
         stored.default: _Rule(_is_narrow, lambda *args: _clamped(torch, stored, *args)),
         aten.lstm.input: _Rule(projected, own[aten.lstm.input]),
     }
@@ -146,6 +150,23 @@ def _cropped(x: Any, pad: Sequence[int], mode: str = "constant", value: float | 
         first, last = max(-before, 0), x.shape[axis] - max(-after, 0)
         x = x.narrow(axis, first, last - first)
     return torch_package().nn.functional.pad(x, [max(p, 0) for p in pad], mode, value) if max(pad) > 0 else x.clone()
+
+
+def _is_scaled_to_corners(node: Any) -> bool:
+    """Return whether a resize with aligned corners has scales: ONNX takes the last corner from them, torch from the size."""
+    return bool(argument_of(node, "align_corners")) and argument_of(node, "scale_factors") is not None
+
+
+def _to_size(operator: Any) -> Callable[..., Any]:
+    """Return a resize with aligned corners by scales as one to the size that they give."""
+
+    def resized(x: Any, output_size: Any, align_corners: bool, scale_factors: Sequence[float] | None) -> Any:
+        if not align_corners or scale_factors is None:
+            return NotImplemented
+        size = [int(extent * factor) for extent, factor in zip(x.shape[2:], scale_factors, strict=True)]
+        return operator(x, size, align_corners, None)
+
+    return resized
 
 
 def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: bool) -> Any:
