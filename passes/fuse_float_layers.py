@@ -41,6 +41,7 @@ from tvm_cascade.passes.integer.untyped import (
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.max_pools import largest
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
+from tvm_cascade.passes.small_weights import small_floats_of
 from tvm_cascade.passes.stored_constants import Blocked, Packed, constant_data, read_stored
 from tvm_cascade.program.quant import NotLowered
 
@@ -55,7 +56,7 @@ def fuse_float_layers(mod: Module) -> Module:
     if why_not_read(main) is not None:
         return mod
     try:
-        layers = _Layers(bindings_of(main), main.body.body).found
+        layers = _Layers(bindings_of(main), main.body.body, small_floats_of(mod)).found
     except NotLowered:  # shapes that are not static
         return mod
     if not layers:
@@ -121,11 +122,13 @@ class _Layer:
         first, shape = [*products] or [emitter.new(a) for a in self.core.args[:2]], shape or self.shape
         scales, packed = None, self.stored
         if packed is not None:
-            scales = packed.scales(channels)
+            scales = packed.scales(channels) if packed.scaled else None
             arrays = packed.arrays if scales is None else (*packed.arrays[:-1], scales)
             first = [first[0], *map(constant, arrays)]
-            block = 0 if scales is not None else packed.scale.block[channels[0] - 1]
+            block = 0 if scales is not None or not packed.scaled else packed.scale.block[channels[0] - 1]
             attributes |= {"weight_bits": packed.bits, "weight_block": block, "weight_zero_point": packed.zero_point}
+            if packed.floats:
+                attributes |= {"weight_floats": packed.floats, "weight_scaled": packed.scaled}
         operands = first + [emitter.builder.emit(b) for b in biases]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(operands)]
         held, ends = places[1 : len(first)], places[len(first) :]
@@ -266,6 +269,7 @@ class _Layers:
 
     bindings: Sequence[Binding]
     result: Value
+    floats: Sequence[str]  # the kinds of small floats that the file holds
     found: dict[Value, _Layer] = field(default_factory=dict)
     packed: dict[Value, Packed | None] = field(default_factory=dict)  # `_stored` of calls
 
@@ -332,7 +336,7 @@ class _Layers:
     def _stored(self, call: Call) -> Packed | None:
         """Return the weights of a product that a file stores as small integers; None for floats."""
         if call not in self.packed:
-            found = read_stored(call.args[1], self.values)
+            found = read_stored(call.args[1], self.values, self.floats)
             if found is not None and len(found.values.shape) > 1:
                 found = found.moved(_channels_last(call))
             packed = None if found is None or len(found.values.shape) < 2 else found.packed()

@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import s_tir
 
 from tvm_cascade.passes import relax_functions
-from tvm_cascade.passes.integer.expressions import constant
-from tvm_cascade.passes.integer.untyped import Module, Value, relax, te
+from tvm_cascade.passes.integer.expressions import constant, constant_of
+from tvm_cascade.passes.integer.untyped import Module, Value, ir, relax, te
 from tvm_cascade.passes.lower_quantized import why_not_read
-from tvm_cascade.passes.stored_constants import Packed, read_stored
+from tvm_cascade.passes.small_weights import small_floats_of
+from tvm_cascade.passes.stored_constants import FEWEST, Packed, read_stored
 from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.schedules.kernels.spec import KIND
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, outputs_of, shape_of
@@ -31,17 +33,20 @@ _ATTR = "cascade_stored"
 
 def keep_stored(mod: Module) -> Module:
     """Write constants of `main` that take fewer bytes as a file stores them as calls; return `mod` without any."""
-    main = mod["main"]
+    main, kinds = mod["main"], small_floats_of(mod)
     if why_not_read(main) is not None:
         return mod
+    if kinds:
+        mod = _with_bound_constants(mod)
+        main = mod["main"]
     bindings = relax_functions.bindings_of(main)
     definitions = {b.var: b.value for b in bindings}
     try:
-        stored = {b.var: s for b in bindings if (s := read_stored(b.value, definitions)) is not None}
+        stored = {b.var: s for b in bindings if (s := read_stored(b.value, definitions, kinds)) is not None}
     except NotLowered:  # shapes that are not static
         return mod
     read = {v for b in bindings if b.var not in stored for v in relax.analysis.free_vars(b.value)}
-    packed = {v: s.packed() for v, s in stored.items() if v in read and s.scale is not None and s.values.size}
+    packed = {v: s.packed() for v, s in stored.items() if v in read and s.complete and s.values.size}
     packed = {v: p for v, p in packed.items() if p.worth_keeping()}
     if not packed:
         return mod
@@ -53,6 +58,24 @@ def keep_stored(mod: Module) -> Module:
             return relax_functions.substitute(binding.value, renamed)
         called = builder.add_func(_function(kept), _NAME)
         return relax.call_tir(called, [*map(constant, kept.arrays)], binding.var.ty)
+
+    return relax_functions.rewritten_main(mod, builder, value_of)
+
+
+def _with_bound_constants(mod: Module) -> Module:
+    """Bind each constant of floats that may be kept small to a variable."""
+    builder = relax_functions.without_main(mod)
+
+    def bound(given: Value) -> Value:
+        data = constant_of(given)
+        worth = data is not None and data.dtype == np.float32 and data.size >= FEWEST
+        return builder.emit(given) if worth else given
+
+    def value_of(binding: Any, renamed: Any) -> Value:
+        value = relax_functions.substitute(binding.value, renamed)
+        if not isinstance(value, relax.Call):
+            return value
+        return tvm_ffi.structural_map(value, [(ir.GenericConst, bound)], order="post")
 
     return relax_functions.rewritten_main(mod, builder, value_of)
 

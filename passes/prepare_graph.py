@@ -19,7 +19,7 @@ from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.keep_stored import keep_stored
 from tvm_cascade.passes.relax_ops import read_function
 from tvm_cascade.passes.shared_estimates import SharedEstimates
-from tvm_cascade.passes.small_weights import has_small_weights
+from tvm_cascade.passes.small_weights import has_small_weights, small_floats_of
 from tvm_cascade.passes.staged_reads import with_staged
 from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.schedules.driver.calls import BuiltKernel
@@ -159,7 +159,7 @@ def prepare_graph(
     """
     source = read_function(keep_stored(fuse_float_layers(mod) if fused_floats else mod), "main")
     source = with_staged(source, staged) if staged else source
-    core = replace(core, small_weights=has_small_weights(mod))
+    core = replace(core, small_weights=has_small_weights(mod), small_floats=bool(small_floats_of(mod)))
     known = known or Analyses()
     extracted = analyse(with_states(source, state_count(mod)), known=known)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)

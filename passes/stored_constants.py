@@ -1,4 +1,5 @@
-"""Constants that are kept in flash as a file stores them: integers of 8, 4 or 2 bits, with scales and zero points.
+"""Constants that are kept in flash as a file stores them: integers of 8, 4 or 2 bits, with scales and zero points, or
+floats of 16 or 8 bits, also with scales.
 
 `read_stored` reads a constant expression (a dequantized constant, also transposed, reshaped, or written out as a cast,
 a difference and a product) as a `StoredConstant`; `packed` is what a kernel keeps of it. Kernels compute
@@ -7,7 +8,7 @@ a difference and a product) as a `StoredConstant`; `packed` is what a kernel kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd, prod
@@ -18,6 +19,7 @@ from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_o
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, tirx
 from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.schedules.rules.packing import in_bytes
+from tvm_cascade.schedules.rules.small_floats import KINDS, small_floats
 
 FEWEST = 64  # elements; a smaller constant is kept as floats, which are faster to read
 _STORED = ("int8", "uint8")
@@ -61,16 +63,29 @@ class Blocked:
 class StoredConstant:
     """A constant tensor of float32 numbers `(values - zero) * scale`."""
 
-    values: np.ndarray  # int8 or uint8
+    values: np.ndarray  # int8 or uint8, or the bits of floats
     zero: np.ndarray  # int32, of the shape of `values`
     scale: np.ndarray | None  # float32, likewise; None before the first product
+    floats: str = ""  # of `small_floats.KINDS`: what the numbers are; empty for integers
 
     def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> StoredConstant:
         """Apply a function that moves elements, such as a transpose."""
-        return StoredConstant(move(self.values), move(self.zero), None if self.scale is None else move(self.scale))
+        scale = None if self.scale is None else move(self.scale)
+        return replace(self, values=move(self.values), zero=move(self.zero), scale=scale)
+
+    @property
+    def complete(self) -> bool:
+        """Return True for float32 numbers, False for integers without a scale."""
+        return self.scale is not None or self.floats != ""
 
     def packed(self) -> Packed:
         """Pack the numbers in as few bits as hold them."""
+        if self.floats:
+            ones = np.ones([1] * self.values.ndim, np.float32) if self.scale is None else self.scale
+            shape, kind = self.values.shape, KINDS[self.floats]
+            zero, scale = Blocked(np.zeros([1] * len(shape), np.int8), shape), Blocked.of(ones)
+            scale = Blocked(ones, shape) if self.scale is None else scale
+            return Packed(np.ascontiguousarray(self.values), shape, kind.bits, zero, scale, self.floats)
         low, high = int(self.values.min()), int(self.values.max())
         bits = next((b for b in (2, 4) if high - low < 1 << b), 8)
         scale = self.scale if self.scale is not None else np.ones(self.values.shape, np.float32)
@@ -93,6 +108,12 @@ class Packed:
     bits: int  # of a number
     zero: Blocked
     scale: Blocked
+    floats: str = ""  # as of `StoredConstant`
+
+    @property
+    def scaled(self) -> bool:
+        """Return True if the numbers have scales; False for floats that are the constant itself."""
+        return not self.floats or not self.scale.uniform or float(self.scale.values.ravel()[0]) != 1
 
     @property
     def bytes(self) -> int:
@@ -106,16 +127,19 @@ class Packed:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """Return the kernel's constants: numbers, zero points if there are several, scales."""
-        return (self.values, *(() if self.zero.uniform else (self.zero.values,)), self.scale.values)
+        """Return the kernel's constants: numbers, zero points if there are several, scales if there are any."""
+        zeros = () if self.zero.uniform else (self.zero.values,)
+        return (self.values, *zeros, *((self.scale.values,) if self.scaled else ()))
 
     def worth_keeping(self) -> bool:
         """Return True if the constant takes fewer bytes so than as float32."""
         return prod(self.shape) >= FEWEST and self.bytes < 4 * prod(self.shape)
 
     def centred(self, tensors: Sequence[Tensor], index: Sequence[Index]) -> Scalar:
-        """Read an element's `number - zero point` as float32; `tensors` hold `arrays`."""
+        """Read an element's `number - zero point`, or float, as float32; `tensors` hold `arrays`."""
         *outer, last = index
+        if self.floats:
+            return KINDS[self.floats].bits_32(tensors[0][tuple(index)].astype("int32"))
         if self.bits == 8:
             number = tensors[0][tuple(index)].astype("int32")
         else:
@@ -139,7 +163,8 @@ class Packed:
 
     def element(self, tensors: Sequence[Tensor], index: Sequence[Index]) -> Scalar:
         """Compute an element; `tensors` hold `arrays`."""
-        return self.centred(tensors, index) * self.scale.at(tensors[-1], index)
+        number = self.centred(tensors, index)
+        return number * self.scale.at(tensors[-1], index) if self.scaled else number
 
 
 def _smallest(numbers: np.ndarray) -> np.ndarray:
@@ -149,11 +174,23 @@ def _smallest(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(next(k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max))
 
 
-def read_stored(value: Value, definitions: Mapping[Value, Value]) -> StoredConstant | None:
+def read_stored(
+    value: Value, definitions: Mapping[Value, Value], floats: Collection[str] = ()
+) -> StoredConstant | None:
     """Read an expression as a constant that a file stores in integers of 8 bits; None for any other expression.
 
-    `definitions` are the expressions of variables.
+    `definitions` are the expressions of variables. `floats` are the kinds of small floats that the file holds: constants of
+    such numbers are read, too.
     """
+    made = _read(value, definitions, floats)
+    if made is None and floats and dtype_of(value) == "float32":
+        data = constant_data(value, definitions)
+        return None if data is None else _of_floats(data, floats)
+    return made
+
+
+def _read(value: Value, definitions: Mapping[Value, Value], floats: Collection[str]) -> StoredConstant | None:
+    """Read an expression that is not a constant of floats."""
     while isinstance(value, relax.Var) and value in definitions:
         value = definitions[value]
     if dtype_of(value) in _STORED:
@@ -165,15 +202,24 @@ def read_stored(value: Value, definitions: Mapping[Value, Value]) -> StoredConst
     if (stored := Stored.read_by(value)) is not None:
         return _dequantized(stored, definitions)
     if name in _MOVES:
-        source = read_stored(args[0], definitions)
+        source = read_stored(args[0], definitions, floats)
         return None if source is None else source.moved(_move(value))
     if name == "relax.astype":
         return read_stored(args[0], definitions)
     if name in ("relax.subtract", "relax.multiply"):
-        return _computed(
-            name, [read_stored(a, definitions) for a in args], [constant_data(a, definitions) for a in args]
-        )
+        sides = [read_stored(a, definitions, floats) for a in args]
+        return _computed(name, sides, [constant_data(a, definitions) for a in args])
     return None
+
+
+def _of_floats(data: np.ndarray, kinds: Collection[str]) -> StoredConstant | None:
+    """Return float32 numbers as small floats; None if these do not hold them, or if they are few."""
+    encoded = small_floats(data, kinds) if data.size >= FEWEST else None
+    if encoded is None:
+        return None
+    kind, bits, factor = encoded
+    scale = None if factor == 1 else np.full(data.shape, factor, np.float32)
+    return StoredConstant(bits, np.zeros(data.shape, np.int32), scale, kind)
 
 
 def constant_data(value: Value, definitions: Mapping[Value, Value]) -> np.ndarray | None:
@@ -217,7 +263,7 @@ def _computed(
     """Return the difference or product of a stored constant and another constant, None if it is not stored so."""
     first = 0 if stored[0] is not None and (stored[1] is None or stored[0].values.size >= stored[1].values.size) else 1
     source, other = stored[first], data[1 - first]
-    if source is None or source.scale is not None or other is None:
+    if source is None or other is None or not _takes_scale(source):
         return None
     shape = source.values.shape
     try:
@@ -225,8 +271,19 @@ def _computed(
     except ValueError:
         return None
     if name == "relax.multiply":
-        return replace(source, scale=wide.astype(np.float32)) if other.dtype == np.float32 else None
+        scale = wide if source.scale is None else wide * source.scale
+        return replace(source, scale=scale) if other.dtype == np.float32 else None
+    if source.floats:
+        return None
     whole = wide.astype(np.int32)
     if first == 1 or (whole != wide).any() or np.abs(whole).max(initial=0) >= 1 << 15:
         return None
     return replace(source, zero=source.zero + whole)
+
+
+def _takes_scale(source: StoredConstant) -> bool:
+    """Return True if a constant may be multiplied once more: by then it has no scale but a power of two."""
+    if source.scale is None:
+        return True
+    first = source.scale.ravel()[0]
+    return source.floats != "" and bool((source.scale == first).all()) and float(np.frexp(first)[0]) == 0.5

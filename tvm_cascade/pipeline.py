@@ -97,8 +97,8 @@ class Prepared(PreparedGraph):
 
     @property
     def prelude(self) -> str:
-        """Return the C helpers for performance schedules and joined products; "" if neither is used."""
-        generic = all(k is None or k.rule == "generic" for k in self.kernels)
+        """Return the C helpers for performance schedules, joined products and small floats; "" if none is used."""
+        generic = not self.core.small_floats and all(k is None or k.rule == "generic" for k in self.kernels)
         joined = joins_products(self.core) and any(t.dtype == "float32" for t in self.graph.tensors)
         return "" if (generic and not joined) or self.core.backend != "c" else C_PRELUDE
 

@@ -49,6 +49,8 @@ class Attributes:
     weight_zero_point: int | None = None
     weight_type: str | None = None  # the file's, where that is uint8: the weights are int8, 128 less
     weight_bits: int | None = None  # of stored weights of a float layer: 8, or several in a byte (`stored_constants`)
+    weight_floats: str | None = None  # their kind where they are floats: of `small_floats.KINDS`
+    weight_scaled: bool | None = None  # whether they have scales; floats may have none
     weight_block: int | None = None  # their taps that share a scale; 0: the scale of a channel, applied to the sum
     slope_zero_point: int | None = None
     output_zero_point: int | None = None

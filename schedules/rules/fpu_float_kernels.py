@@ -40,11 +40,22 @@ FLOAT = "float32"
 class StoredWeights:
     """How a layer's weights `(number - zero point) * scale` are stored."""
 
-    bits: int  # of a number in flash: 8 or 4
+    bits: int  # of a number in flash: 16, 8 or 4
     zero: int  # of all numbers; 0 with `zeros`
     zeros: np.ndarray | None  # int8 or uint8 [blocks, outputs]
-    scale: np.ndarray  # [blocks, outputs]
+    scale: np.ndarray  # [blocks, outputs]; no blocks for floats without scales
     block: int  # taps of a channel that share a scale; 0: one block
+    floats: str = ""  # of `small_floats.KINDS`: what the numbers are; empty for integers
+
+    @property
+    def together(self) -> int:
+        """Return the numbers that share a byte."""
+        return max(8 // self.bits, 1)
+
+    @property
+    def scaled(self) -> bool:
+        """Return True if weights have scales."""
+        return self.scale.size > 0
 
     def without_values(self) -> StoredWeights:
         """Return the record with zeros for scales and zero points."""
@@ -145,20 +156,25 @@ def _stored(spec: OperatorSpec) -> tuple[np.ndarray, StoredWeights, list[np.ndar
     bits, zero, block = given.weight_bits or 8, given.weight_zero_point, given.weight_block or 0
     packed, *rest = spec.constants
     zeros = rest.pop(0) if zero is None else None
-    scale, *biases = rest
-    if bits not in (4, 8) or (block and packed.ndim != 2):
+    scale = None if given.weight_scaled is False else rest.pop(0)
+    kind = given.weight_floats or ""
+    if (bits not in (4, 8) and not kind) or (block and packed.ndim != 2):
         return None
     blocks = -(-packed.shape[0] // block) if block else 1
-    tables = [t.reshape(-1, t.shape[-1]) for t in (scale, *(() if zeros is None else (zeros,)))]
-    if any(t.shape[0] not in (1, blocks) or t.shape[1] not in (1, outputs) or t.dtype.itemsize == 2 for t in tables):
-        return None
-    wide = [np.broadcast_to(t, (blocks, outputs)) for t in tables]
-    numbers = packed if bits == 8 else from_bytes(packed, bits, outputs)
-    if zero is not None:
+    tables = [None if t is None else t.reshape(-1, t.shape[-1]) for t in (scale, zeros)]
+    for table in tables:
+        if table is None:
+            continue
+        if table.shape[0] not in (1, blocks) or table.shape[1] not in (1, outputs) or table.dtype.itemsize == 2:
+            return None
+    scale, zeros = (None if t is None else np.broadcast_to(t, (blocks, outputs)) for t in tables)
+    scale = np.zeros((0, outputs), np.float32) if scale is None else scale
+    numbers = packed if bits >= 8 else from_bytes(packed, bits, outputs)
+    if zero is not None and not kind:
         centred = numbers.astype(np.int32) - zero
         if -(1 << bits - 1) <= centred.min() and centred.max() < 1 << bits - 1:
             numbers, zero = centred.astype(np.int8), 0
-    return numbers, StoredWeights(bits, zero or 0, None if zeros is None else wide[1], wide[0], block), biases
+    return numbers, StoredWeights(bits, zero or 0, zeros, scale, block, kind), rest
 
 
 class _Conv(ConvRow):

@@ -92,6 +92,32 @@ def _ssat8(value: Value) -> Value:
     return tirx.max(tirx.min(value, tirx.const(127, "int32")), tirx.const(-128, "int32"))
 
 
+def _real(bits: Value) -> Value:
+    return tirx.reinterpret("float32", bits)
+
+
+def _half(bits: Value) -> Value:
+    """Decode the bits of a float16; subnormal numbers are the difference of two normal ones."""
+    size, sign = bits & tirx.const(0x7FFF, "int32"), (bits & tirx.const(0x8000, "int32")) << tirx.const(16, "int32")
+    wide = size << tirx.const(13, "int32")
+    least = tirx.const(2.0**-14, "float32")
+    small = tirx.reinterpret("int32", _real(wide + tirx.const(113 << 23, "int32")) - least)
+    bias = tirx.Select(
+        size >= tirx.const(0x7C00, "int32"), tirx.const(224 << 23, "int32"), tirx.const(112 << 23, "int32")
+    )
+    return _real(tirx.Select(size < tirx.const(0x400, "int32"), small, wide + bias) | sign)
+
+
+def _half_of(shift: int) -> Callable[[Value], Value]:
+    """Return what decodes the lower or upper float16 of a pair that was loaded as a float."""
+
+    def decode(pair: Value) -> Value:
+        bits = tirx.reinterpret("int32", pair) >> tirx.const(shift, "int32")
+        return _half(bits & tirx.const(0xFFFF, "int32"))
+
+    return decode
+
+
 def copied(count: int) -> Callable[..., Value]:
     """Return a memcpy of `count` bytes from the second address to the first; the ranges must not overlap, types do not
     matter.
@@ -107,6 +133,10 @@ INTRINSICS = (
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
     Intrinsic("mlaf", lambda a, b, c: a * b + c, dtype="float32"),
+    Intrinsic("real", _real, dtype="float32"),
+    Intrinsic("half", _half, dtype="float32"),
+    Intrinsic("half_low", _half_of(0), dtype="float32"),
+    Intrinsic("half_high", _half_of(16), dtype="float32"),
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
@@ -221,6 +251,26 @@ TC_INLINE float tc_mlaf(float a, float b, float c) {
     __asm("vmla.f32 %0, %1, %2" : "+t"(c) : "t"(a), "t"(b)); return c; }
 #else
 TC_INLINE float tc_mlaf(float a, float b, float c) { return a * b + c; }
+#endif
+/* a float of its bits; and of the bits of a float16, alone or in one half of a word: exact, subnormal numbers included */
+TC_INLINE float tc_real(int32_t a) { float r; memcpy(&r, &a, 4); return r; }
+/* units of Cortex-M all convert, although gcc does not say so by bit 1 of __ARM_FP */
+#if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4) && __ARM_ARCH_PROFILE == 'M'
+TC_INLINE float tc_half_low(float a) { float r; __asm("vcvtb.f32.f16 %0, %1" : "=t"(r) : "t"(a)); return r; }
+TC_INLINE float tc_half_high(float a) { float r; __asm("vcvtt.f32.f16 %0, %1" : "=t"(r) : "t"(a)); return r; }
+TC_INLINE float tc_half(int32_t a) { return tc_half_low(tc_real(a)); }
+#else
+TC_INLINE float tc_half(int32_t a) {
+    uint32_t size = (uint32_t)a & 0x7fffu, bits = 0, down = 0;
+    if (size >= 0x400u) {
+        bits = (size << 13) + (size >= 0x7c00u ? 224u << 23 : 112u << 23);
+    } else if (size != 0) {
+        while (size < 0x400u) { size <<= 1; ++down; }
+        bits = (size << 13) + ((112u - down) << 23);
+    }
+    return tc_real((int32_t)(bits | ((uint32_t)a & 0x8000u) << 16)); }
+TC_INLINE float tc_half_low(float a) { int32_t r; memcpy(&r, &a, 4); return tc_half(r & 0xffff); }
+TC_INLINE float tc_half_high(float a) { int32_t r; memcpy(&r, &a, 4); return tc_half((r >> 16) & 0xffff); }
 #endif
 /* the high word of a product added to two words: written out, or a factor that a loop keeps is widened to two words */
 #if defined(__GNUC__) && defined(__thumb2__)

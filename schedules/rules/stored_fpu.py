@@ -1,7 +1,8 @@
-"""Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, for scalar floating-point units.
+"""Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, or as floats of 16 or 8, for scalar
+floating-point units.
 
-They are the kernels of `schedules.rules.fpu_float_kernels`, which read a weight as an integer, and multiply each sum by its scale
-once: behind the last tap, or behind the last of a block of taps that share a scale.
+They are the kernels of `schedules.rules.fpu_float_kernels`, which read a weight as such a number, and multiply each sum by its
+scale once: behind the last tap, or behind the last of a block of taps that share a scale.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import in_bytes
 from tvm_cascade.schedules.rules.parts import Source
+from tvm_cascade.schedules.rules.small_floats import FLOAT16, KINDS
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -41,13 +43,13 @@ class _Conv(fpu_float_kernels._Conv):
         return self.conv.stored
 
     def pack_weights(self) -> np.ndarray:
-        return in_bytes(super().pack_weights(), self.how.bits)
+        return _in_bytes(super().pack_weights(), self.how)
 
     def pack_table(self) -> np.ndarray:
         """Pack the planes of floats as bit patterns, then the zero points, four in a word."""
         how, layer = self.how, self.conv
         planes = [*([] if layer.bias is None else [layer.bias]), *how.scale]
-        floats = np.stack(planes).astype(np.float32).ravel().view(np.int32)
+        floats = np.array(planes).astype(np.float32).ravel().view(np.int32)
         zeros = np.zeros(0, np.int8) if how.zeros is None else how.zeros.ravel()
         return np.concatenate([floats, np.pad(zeros, (0, -zeros.size % 4)).view(np.int32)])
 
@@ -55,6 +57,9 @@ class _Conv(fpu_float_kernels._Conv):
         super()._open()
         how, outputs = self.how, self.conv.outputs
         self.floats = self.k.view(self.k.constants[1], FLOAT, "scales")
+        if how.bits == 16:
+            self.floats_of_16 = self.k.view(self.k.constants[0], FLOAT, "pairs")
+            self.words = self.k.view(self.k.constants[0], "int32", "words")
         if how.zeros is not None:
             self.bytes = self.k.view(self.k.constants[1], str(how.zeros.dtype), "zeros")
         self.first_scale = 0 if self.conv.bias is None else outputs
@@ -105,15 +110,29 @@ class _Conv(fpu_float_kernels._Conv):
 
     def weights_of(self, weights: Value, tap: Value, size: int) -> list[Value]:
         places = [self.place(weights, size, j, tap) for j in range(size)]
+        if self.how.floats:
+            return self._small_floats(places)
         even = self.packed(size) % 2 == 0
-        numbers = [_number(self.w, self.how, place, j % 2 if even else None) for j, place in enumerate(places)]
-        reals = [n.astype(FLOAT) for n in numbers]
+        reals = [_number(self.w, self.how, place, j % 2 if even else None) for j, place in enumerate(places)]
         return [r - z for r, z in zip(reals, self.zeros, strict=True)] if self.zeros else reals
+
+    def _small_floats(self, places: list[Value]) -> list[Value]:
+        """Decode neighbours; an even number of 16 bits begin at a word, and two are loaded at once."""
+        k, kind = self.k, self.how.floats
+        if self.how.bits == 8 or len(places) % 2:
+            return [_number(self.w, self.how, place) for place in places]
+        pairs = [tirx.floordiv(i32(place), 2) for place in places[::2]]
+        if kind == FLOAT16.name:
+            words = [k.let(self.floats_of_16[pair], "pair", FLOAT) for pair in pairs]
+            return [call(half, word) for word in words for half in ("half_low", "half_high")]
+        words = [k.let(self.words[pair], "pair") for pair in pairs]
+        upper = i32(-(1 << 16))
+        return [call("real", half) for word in words for half in (word << i32(16), word & upper)]
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         k = self.k
         for j in range(size):
-            scale = None if self.how.block else k.let(self._scale(0, j), "scale", FLOAT)
+            scale = None if self.how.block or not self.how.scaled else k.let(self._scale(0, j), "scale", FLOAT)
             bias = k.let(self.floats[channel + j], "bias", FLOAT) if self.conv.bias is not None else None
             for p in range(pixels):
                 value = acc[i32(p * size + j)]
@@ -132,13 +151,14 @@ class _Depthwise(fpu_float_kernels._Depthwise):
         how, layer = self.conv.stored, self.conv
         assert how is not None
         numbers = layer.weights.reshape(-1, layer.outputs).T
-        per = 8 // how.bits
+        per = max(8 // how.bits, 1)
         self.taps = -(-numbers.shape[1] // per) * per  # of a channel, with filler
-        packed = in_bytes(np.pad(numbers, [(0, 0), (0, self.taps - numbers.shape[1])]), how.bits).ravel()
+        packed = _in_bytes(np.pad(numbers, [(0, 0), (0, self.taps - numbers.shape[1])]), how).ravel()
         zeros = [] if how.zeros is None else [how.zeros[0]]
-        planes = np.stack([*([] if layer.bias is None else [biases]), how.scale[0], *zeros]).astype(np.float32)
-        self.first = 4 * planes.size * per
-        return np.concatenate([planes.ravel().view(np.int32), np.pad(packed, (0, -packed.size % 4)).view(np.int32)])
+        planes = np.array([*([] if layer.bias is None else [biases]), *how.scale[:1], *zeros]).astype(np.float32)
+        self.first = 4 * planes.size * 8 // how.bits
+        filled = np.pad(packed, (0, -packed.size % 4)).view(np.int32)
+        return np.concatenate([planes.ravel().view(np.int32), filled])
 
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         self.floats = self.k.view(self.k.constants[0], FLOAT, "floats")
@@ -152,7 +172,7 @@ class _Depthwise(fpu_float_kernels._Depthwise):
         assert how is not None
         biased, first = self.conv.bias is not None, channel * self.taps + self.first
         taps = range(row * width, (row + 1) * width)
-        reals = [_number(self.w, how, first + tap, tap % 2).astype(FLOAT) for tap in taps]
+        reals = [_number(self.w, how, first + tap, tap % 2) for tap in taps]
         if how.zeros is None:
             return reals
         zero = self._plane(1 + biased, channel)
@@ -160,15 +180,25 @@ class _Depthwise(fpu_float_kernels._Depthwise):
 
     def finish(self, channel: Value) -> Callable[[Value], Value]:
         biased = self.conv.bias is not None
-        bias, scale = self._plane(0, channel) if biased else None, self._plane(int(biased), channel)
+        how, bias = self.conv.stored, self._plane(0, channel) if biased else None
+        if how is not None and not how.scaled:
+            return lambda value: self.conv.finished(value, bias)
+        scale = self._plane(int(biased), channel)
         return lambda value: self.conv.finished(value * scale, bias)
 
 
-def _number(w: Value, how: StoredWeights, place: Value, half: int | None) -> Value:
-    """Read a stored number, as int32 and less the zero point of all.
+def _in_bytes(numbers: np.ndarray, how: StoredWeights) -> np.ndarray:
+    """Pack numbers along the last axis in bytes; floats remain as they are."""
+    return np.ascontiguousarray(numbers) if how.floats else in_bytes(numbers, how.bits)
+
+
+def _number(w: Value, how: StoredWeights, place: Value, half: int | None = None) -> Value:
+    """Read a stored number, less the zero point of all, as float32.
 
     `place` counts numbers from the start of `w`; `half` is the half of its byte, None if it follows from `place`.
     """
+    if how.floats:
+        return KINDS[how.floats].bits_32(w[i32(place)].astype("int32"))
     signed = str(w.dtype) == "int8"
     if how.bits == 8:
         number = w[i32(place)].astype("int32")
@@ -176,7 +206,7 @@ def _number(w: Value, how: StoredWeights, place: Value, half: int | None) -> Val
         byte = w[tirx.floordiv(i32(place), 2)].astype("int32")
         shift = i32(4 * half) if half is not None else tirx.floormod(i32(place), 2) * 4
         number = ((byte << (i32(28) - shift)) >> 28) if signed else ((byte >> shift) & 15)
-    return number - how.zero if how.zero else number
+    return (number - how.zero if how.zero else number).astype(FLOAT)
 
 
 def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:

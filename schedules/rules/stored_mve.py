@@ -1,6 +1,7 @@
-"""Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, for the M-profile vector extension.
+"""Row kernels of float32 layers whose weights are stored as integers of 8 or 4 bits, or as floats of 16 or 8, for the
+M-profile vector extension.
 
-They are the kernels of `schedules.rules.mve_float_kernels`, which widen the integers of four channels to a vector of floats, and
+They are the kernels of `schedules.rules.mve_float_kernels`, which widen the numbers of four channels to a vector of floats, and
 multiply each sum by its scale once: behind the last tap, or behind the last of a block of taps that share a scale. A byte
 holds the weights of 4 bits of two neighbouring taps of a channel.
 """
@@ -22,10 +23,12 @@ from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.mve_float_kernels import BLOCKING, DEPTHWISE_PIXELS, FOUR, OTHERS
 from tvm_cascade.schedules.rules.packing import in_bytes, interleave
 from tvm_cascade.schedules.rules.parts import Source
+from tvm_cascade.schedules.rules.small_floats import BFLOAT16, FLOAT8_E4, FLOAT8_E5
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _WORDS = f"int32x{LANES}"
+_LOWER_HALVES = "llvm.arm.mve.vcvt.widen"  # float16 in the lower halves of four words to float32
 
 
 class _Conv(mve_float_kernels._Conv):
@@ -47,7 +50,9 @@ class _Conv(mve_float_kernels._Conv):
         self.passes = self.pass_counts()
         self.head = -(-len(self.passes) // LANES) * LANES
         counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
-        planes = mve_float_kernels._filled(np.stack([*([] if layer.bias is None else [layer.bias]), *how.scale]))
+        planes = mve_float_kernels._filled(
+            np.array([*([] if layer.bias is None else [layer.bias]), *how.scale]).reshape(-1, layer.outputs)
+        )
         self.width = planes.shape[1]
         self.first_scale = self.head + (0 if layer.bias is None else self.width)
         self.first_zero = 4 * (self.head + planes.size)
@@ -77,12 +82,12 @@ class _Conv(mve_float_kernels._Conv):
 
     def weights_of(self, weights: Value, tap: Value, size: int) -> list[Value]:
         places = [self.place(weights, size, j, tap) for j in range(0, size, LANES)]
-        reals = [_numbers(self.w, self.how, place, tap).astype(FOUR) for place in places]
+        reals = [_numbers(self.w, self.how, place, tap) for place in places]
         return [r - z for r, z in zip(reals, self.zeros, strict=True)] if self.zeros else reals
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
         """Return the index of a tap's first weight; of weights of 4 bits that of the byte, as if bytes were weights."""
-        if self.how.bits == 8:
+        if self.how.bits >= 8:
             return super().place(weights, size, j, tap)
         block = weights + j // LANES * (self.taps * LANES)
         return tirx.floordiv(i32(block), 2) + tirx.floordiv(i32(tap), 2) * LANES
@@ -120,6 +125,8 @@ class _Conv(mve_float_kernels._Conv):
         bias = self.plane(channel + self.head) if self.conv.bias is not None else None
         if self.how.block:
             return lambda value: self.conv.finished(value, bias, LANES)
+        if not self.how.scaled:
+            return lambda value: self.conv.finished(value, bias, LANES)
         scale = self.plane(channel + self.first_scale)
         return lambda value: self.conv.finished(value * scale, bias, LANES)
 
@@ -133,12 +140,12 @@ class _Depthwise(mve_float_kernels._Depthwise):
         how, layer = self.conv.stored, self.conv
         assert how is not None
         zeros = [] if how.zeros is None else [how.zeros[0]]
-        planes = np.stack([*([] if layer.bias is None else [biases]), how.scale[0], *zeros]).astype(np.float32)
+        planes = np.array([*([] if layer.bias is None else [biases]), *how.scale[:1], *zeros]).astype(np.float32)
         numbers = layer.weights.reshape(-1, layer.outputs)
-        self.taps = -(-len(numbers) // (8 // how.bits)) * (8 // how.bits)
+        self.taps = -(-len(numbers) // how.together) * how.together
         filled = np.pad(numbers, [(0, self.taps - len(numbers)), (0, 0)])
         data = _taps_together(filled.reshape(self.taps, -1, LANES).transpose(1, 0, 2).ravel(), how.bits)
-        self.first = 4 * planes.size
+        self.first = 4 * planes.size // max(how.bits // 8, 1)
         return np.concatenate([planes.ravel().view(np.int32), data.view(np.int32)])
 
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
@@ -151,35 +158,46 @@ class _Depthwise(mve_float_kernels._Depthwise):
     def weights_of(self, cb: Value, tap: int) -> Value:
         how = self.conv.stored
         assert how is not None
-        per = 8 // how.bits
+        per = how.together
         place = self.first + cb * (self.taps // per * LANES) + tap // per * LANES
-        real = _numbers(self.w, how, place, tap).astype(FOUR)
+        real = _numbers(self.w, how, place, tap)
         return real if how.zeros is None else real - self._plane(1 + (self.conv.bias is not None), cb)
 
     def finish(self, cb: Value) -> Callable[[Value], Value]:
         biased = self.conv.bias is not None
-        bias, scale = self._plane(0, cb) if biased else None, self._plane(int(biased), cb)
+        how, bias = self.conv.stored, self._plane(0, cb) if biased else None
+        if how is not None and not how.scaled:
+            return lambda value: self.conv.finished(value, bias, LANES)
+        scale = self._plane(int(biased), cb)
         return lambda value: self.conv.finished(value * scale, bias, LANES)
 
 
 def _taps_together(numbers: np.ndarray, bits: int) -> np.ndarray:
     """Pack numbers in vectors of four channels, tap by tap, in bytes: of 4 bits those of two taps together."""
-    if bits == 8:
+    if bits >= 8:
         return numbers
     pairs = numbers.reshape(-1, 2, LANES).swapaxes(1, 2)
     return in_bytes(pairs, bits).ravel().view(numbers.dtype)
 
 
 def _numbers(w: Value, how: StoredWeights, place: Value, tap: Value) -> Value:
-    """Read four stored numbers as int32, less the zero point of all, from the bytes at `place`."""
+    """Read four stored numbers as floats, less the zero point of all, from the bytes at `place`."""
     numbers = vector(w, place, LANES).astype(_WORDS)
+    if how.floats == BFLOAT16.name:
+        return tirx.reinterpret(FOUR, numbers << splat(16))
+    if how.floats:
+        if how.floats == FLOAT8_E5.name:
+            numbers = numbers << splat(8)
+        elif how.floats == FLOAT8_E4.name:
+            numbers = (numbers << splat(7)) & splat(0xBFFF)
+        return tirx.call_llvm_pure_intrin(FOUR, _LOWER_HALVES, tirx.reinterpret("float16x8", numbers), i32(0))
     if how.bits == 4:
         shift = tirx.floormod(i32(tap), 2) * 4
         if str(w.dtype) == "int8":
             numbers = (numbers << splat(i32(28) - shift)) >> splat(28)
         else:
             numbers = (numbers >> splat(shift)) & splat(15)
-    return numbers - splat(how.zero) if how.zero else numbers
+    return (numbers - splat(how.zero) if how.zero else numbers).astype(FOUR)
 
 
 def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
@@ -198,7 +216,7 @@ def variants_of(layer: FloatLayer) -> list[Variant]:
     Kernel rows of an odd number of taps are kept in bytes.
     """
     assert layer.stored is not None
-    if not layer.depthwise and (layer.weights.shape[2] % 2 or layer.stored.block % 2):
+    if not layer.depthwise and not layer.stored.floats and (layer.weights.shape[2] % 2 or layer.stored.block % 2):
         layer = replace(layer, stored=replace(layer.stored, bits=8))
     made = partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS)
     return blocked(layer, *made)

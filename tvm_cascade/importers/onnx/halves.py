@@ -1,4 +1,4 @@
-"""ONNX networks of 16-bit floats as networks of float32, which kernels compute."""
+"""ONNX networks with floats of 16 and 8 bits as networks of float32, which kernels compute."""
 
 from __future__ import annotations
 
@@ -10,14 +10,34 @@ from onnx import TensorProto, numpy_helper
 from tvm_cascade.importers.onnx.folding import copied
 
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_EIGHTS = {
+    "FLOAT8E4M3FN": "float8_e4",
+    "FLOAT8E4M3FNUZ": "float8_e4",
+    "FLOAT8E5M2": "float8_e5",
+    "FLOAT8E5M2FNUZ": "float8_e5",
+}
+_OF_EIGHT = {getattr(TensorProto, name): kind for name, kind in _EIGHTS.items() if hasattr(TensorProto, name)}
+_KINDS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16", **_OF_EIGHT}
 _TYPES = ("to", "dtype")  # attributes that name an element type
 
 
-def as_floats(model: Any) -> Any:
-    """`model` with float32 in place of every type of 16-bit floats, its inputs' and outputs' included; itself without any."""
+def small_kinds(model: Any) -> set[str]:
+    """Return the kinds of small floats of a model's constants (`small_floats.KINDS`).
+
+    Not all floats of 8 bits have one of their own: NaN, and the largest of the other bias, are in float16.
+    """
+    graphs = [inner for graph in (model.graph, *model.functions) for inner in _all_graphs(graph)]
+    found = {_KINDS[t.data_type] for graph in graphs for t in _constants(graph) if t.data_type in _KINDS}
+    return found | ({"float16"} if any("float8" in kind for kind in found) else set())
+
+
+def as_floats(model: Any, eights: bool = False) -> Any:
+    """Return `model` with float32 in place of every type of 16-bit floats, its inputs' and outputs' included, and with
+    `eights` in place of constants of 8 bits, which is no valid ONNX then; itself without any.
+    """
     made = copied(model)
     graphs = [made.graph, *made.functions]
-    found = [_widen(inner) for graph in graphs for inner in _all_graphs(graph)]
+    found = [_widen(inner, eights) for graph in graphs for inner in _all_graphs(graph)]
     return made if any(found) else model
 
 
@@ -30,20 +50,26 @@ def _all_graphs(graph: Any) -> Iterator[Any]:
                 yield from _all_graphs(inner)
 
 
-def _widen(graph: Any) -> bool:
-    """Widen the types of one graph in place; returns whether any was of 16 bits."""
+def _widen(graph: Any, eights: bool) -> bool:
+    """Widen the types of one graph in place; return True if there were any."""
     found = False
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ()), *graph.value_info):
         if not isinstance(value, str) and value.type.tensor_type.elem_type in _HALVES:
             value.type.tensor_type.elem_type, found = TensorProto.FLOAT, True
-    tensors = list(getattr(graph, "initializer", ()))
     for attribute in (a for node in graph.node for a in node.attribute):
-        tensors += [attribute.t] if attribute.HasField("t") else []
         if attribute.name in _TYPES and attribute.i in _HALVES:
             attribute.i, found = TensorProto.FLOAT, True
-    for tensor in tensors:
-        if tensor.data_type in _HALVES:
+    quantizing = {name for node in graph.node if node.op_type == "QuantizeLinear" for name in node.input}
+    for tensor in _constants(graph):
+        eight = eights and tensor.data_type in _OF_EIGHT and tensor.name not in quantizing
+        if tensor.data_type in _HALVES or eight:
             data = numpy_helper.to_array(tensor).astype("float32")
             tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
             found = True
     return found
+
+
+def _constants(graph: Any) -> list[Any]:
+    """Return the tensors that a graph or function holds."""
+    inline = [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
+    return [*getattr(graph, "initializer", ()), *inline]

@@ -39,7 +39,7 @@ from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized
-from tvm_cascade.passes.small_weights import with_small_weights
+from tvm_cascade.passes.small_weights import with_small_floats, with_small_weights
 from tvm_cascade.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def load_model(
         from tvm_cascade.importers.onnx.folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx.functions import expand_functions
         from tvm_cascade.importers.onnx.graph import in_order, narrow_indices
-        from tvm_cascade.importers.onnx.halves import as_floats
+        from tvm_cascade.importers.onnx.halves import as_floats, small_kinds
         from tvm_cascade.importers.onnx.origin import OnnxFile
         from tvm_cascade.importers.onnx.qoperators import spell_out
         from tvm_cascade.importers.onnx.small_integers import widened
@@ -99,7 +99,7 @@ def load_model(
         given = in_order(path, model)
         file = OnnxFile(given) if origin is None else origin
         wide = widened(path, given)
-        model = spell_out(with_tables(as_floats(narrow_indices(wide))))
+        model = spell_out(with_tables(as_floats(narrow_indices(wide), eights=True)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_control(expand_functions(path, model, shapes, known), shapes, unrolled)
         model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
@@ -113,7 +113,7 @@ def load_model(
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
-        read = _finished(path, file, model, imported, shapes)
+        read = with_small_floats(_finished(path, file, model, imported, shapes), small_kinds(given))
         return read if wide is given else with_small_weights(read)
     except CascadeError:
         raise

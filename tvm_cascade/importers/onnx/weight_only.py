@@ -1,6 +1,6 @@
-"""ONNX's weights that are stored small beside activations of floats: by blocks of an axis, and MatMulNBits.
+"""ONNX's weights that are stored small beside activations of floats: by blocks of an axis, floats of 8 bits, and MatMulNBits.
 
-Relax's importer reads neither. Both become a difference and a product of the stored integers, which
+Relax's importer reads none. They become a difference and a product of the stored numbers, which
 `passes.stored_constants` keeps small.
 """
 
@@ -18,10 +18,10 @@ Attributes = dict[str, Any]
 
 
 def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Convert DequantizeLinear with `block_size`; None without."""
+    """Convert DequantizeLinear with `block_size`, and that of floats of 8 bits, which are float32 here; None without."""
     size = int(attrs.get("block_size", 0))
     if not size:
-        return None
+        return _of_floats(bb, inputs, attrs) if inputs[0].ty.dtype == "float32" else None
     scales, zeros = constant_of(inputs[1]), None if inputs[2] is None else constant_of(inputs[2])
     if scales is None or (zeros is None and inputs[2] is not None):
         raise NotImplementedError("blocks whose scales are computed")
@@ -29,6 +29,17 @@ def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
     axis = int(attrs.get("axis", 1)) % len(shape)
     offsets = None if zeros is None else _spread(zeros, size, axis, shape[axis])
     return _real(bb, inputs[0], _spread(scales, size, axis, shape[axis]), offsets)
+
+
+def _of_floats(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Return floats times their scale, of the tensor or along an axis."""
+    scales, zeros = constant_of(inputs[1]), None if inputs[2] is None else constant_of(inputs[2])
+    if scales is None or constant_of(inputs[0]) is None or (inputs[2] is not None and (zeros is None or zeros.any())):
+        raise NotImplementedError("floats of 8 bits that are computed, or have a zero point")
+    shape = [1] * len(shape_of(inputs[0]))
+    if scales.size > 1:
+        shape[int(attrs.get("axis", 1))] = -1
+    return _real(bb, inputs[0], scales.reshape(shape), None)
 
 
 def matmul_by_bits(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
@@ -56,7 +67,7 @@ def matmul_by_bits(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value
 
 def _real(bb: Any, stored: Value, scales: np.ndarray, zeros: np.ndarray | None) -> Value:
     """Return `(stored - zeros) * scales`."""
-    value = bb.emit(relax.op.astype(stored, "float32"))
+    value = stored if stored.ty.dtype == "float32" else bb.emit(relax.op.astype(stored, "float32"))
     if zeros is not None:
         value = bb.emit(relax.op.subtract(value, constant(zeros.astype(np.float32))))
     return bb.emit(relax.op.multiply(value, constant(scales.astype(np.float32))))

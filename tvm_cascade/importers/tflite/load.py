@@ -25,7 +25,7 @@ from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Mo
 from tvm_cascade.importers.tflite.states import file_states, with_state_ends
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.main_rewriting import blocks_closed
-from tvm_cascade.passes.small_weights import with_small_weights
+from tvm_cascade.passes.small_weights import with_small_floats, with_small_weights
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 
 
@@ -68,6 +68,7 @@ def load_tflite(
         found = _with_computed_outputs(path, model, mod, spec)
         sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
         read = attach(mod, replace(found, states=variables.declared(sizes)))
+        read = with_small_floats(read, model.small_floats)
         return with_small_weights(read) if model.small_constants else read
     except CascadeError:
         raise

@@ -38,6 +38,7 @@ MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _SMALL = {17: 4, 19: 2}  # bits of the element types INT4 and INT2, which the package does not know
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
+_HALVES = {tflite.TensorType.FLOAT16: "float16"}
 ELEMENT_TYPES = {
     tflite.TensorType.FLOAT32: "float32",
     tflite.TensorType.FLOAT16: "float16",
@@ -173,6 +174,14 @@ class Model(tflite.Model):
     def small_constants(self) -> bool:
         """Return True if the file has constants of 4 or 2 bits."""
         return bool(self._small)
+
+    @property
+    def small_floats(self) -> set[str]:
+        """Return the kinds of floats of 16 bits that the file has constants of."""
+        graphs = [self.Subgraphs(j) for j in range(self.SubgraphsLength())]
+        tensors = [g.Tensors(i) for g in graphs if g is not None for i in range(g.TensorsLength())]
+        held = {t.Type() for t in tensors if t is not None and self.Buffers(t.Buffer()).DataLength() > 0}
+        return {kind for code, kind in _HALVES.items() if code in held}
 
     def _note_small(self, tensor: _Tensor) -> None:
         """Note a constant of 4 or 2 bits, which is read as int8 from then on."""
