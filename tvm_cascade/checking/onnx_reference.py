@@ -50,23 +50,29 @@ class OnnxReference:
         self._session: Callable[[Arrays], dict[str, np.ndarray]] | None = None
         self._evaluator: Any = None
         self._refusal, self._lacks_runtime = "", False
+        self._disputed = ""  # operators that ONNX Runtime computes otherwise than ONNX, where the evaluator is right
         try:
             self._session = runtime_function(path)
         except ImportError:
             self._lacks_runtime = True
         except Exception as error:  # of types of its own
             self._refusal = last_line(error)
+        else:
+            trusted = not any(untrusted(self._model))
+            self._disputed = ", ".join(dict.fromkeys(disputed(self._model))) if trusted else ""
 
     @property
     def by(self) -> str:
         """Return the computing program's name."""
-        return "ONNX's evaluator" if self._session is None else "ONNX Runtime without optimizations"
+        return "ONNX's evaluator" if self._session is None or self._disputed else "ONNX Runtime without optimizations"
 
     @property
     def note(self) -> str:
         """Return the reason for the evaluator in place of ONNX Runtime, and the operators it gets wrong; "" if there is
         nothing to say.
         """
+        if self._disputed:
+            return f"ONNX Runtime is wrong about {self._disputed}"
         if self._session is not None:
             return ""
         from tvm_cascade.importers.onnx.qoperators import spell_out  # needs onnx, which reading the model has found
@@ -84,20 +90,28 @@ class OnnxReference:
         both refuse the model.
         """
         inputs = in_own_types(self._model, inputs)
+        if self._disputed:
+            try:
+                return self._evaluated(inputs)
+            except Exception:  # whatever an operator breaks at first
+                self._disputed = ""
         if self._session is not None:
             try:
                 return self._session(inputs)
             except Exception as error:  # of types of its own
                 self._session, self._refusal = None, last_line(error)
         try:
-            self._evaluator = self._evaluator or onnx_evaluator(self._path)
-            return _by_name(self._evaluator.output_names, self._evaluator.run(None, dict(inputs)))
+            return self._evaluated(inputs)
         except Exception as error:  # whatever an operator breaks at first
             said = f"ONNX's evaluator says: {last_line(error)}"
             if self._lacks_runtime:
                 raise MissingToolError("onnxruntime", f"{_INSTALL}: {said}") from None
             remedy = "for an input that the network takes only some values of, give --inputs FILE.npz"
             raise LoadError(self._path, f"ONNX Runtime refuses it: {self._refusal}; {said}; {remedy}") from error
+
+    def _evaluated(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        self._evaluator = self._evaluator or onnx_evaluator(self._path)
+        return _by_name(self._evaluator.output_names, self._evaluator.run(None, dict(inputs)))
 
 
 def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
@@ -148,7 +162,34 @@ def untrusted(model: Any) -> Iterator[str]:
             yield "GlobalMaxPool of another rank than 4"
 
 
+def disputed(model: Any) -> Iterator[str]:
+    """Find the operators that ONNX Runtime computes differently from the specification."""
+    import onnx
+
+    extents = _extents(model)
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    held |= {
+        n.output[0]: a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    }
+    for node in model.graph.node:
+        attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        corners = attrs.get("coordinate_transformation_mode") == b"align_corners" and attrs.get("mode") in (
+            b"linear",
+            b"cubic",
+        )
+        if node.op_type != "Resize" or not corners or len(node.input) < 3 or node.input[2] not in held:
+            continue
+        shape, scales = extents.get(node.input[0], ()), onnx.numpy_helper.to_array(held[node.input[2]])
+        chosen = [shape[a] for a in attrs.get("axes", range(len(shape)))]
+        if len(chosen) == len(scales) and any(e * s % 1 for e, s in zip(chosen, scales, strict=True)):
+            yield "Resize with aligned corners by scales that give no whole size"
+
+
 def _ranks(model: Any) -> dict[str, int]:
+    return {name: len(extents) for name, extents in _extents(model).items()}
+
+
+def _extents(model: Any) -> dict[str, list[int]]:
     import onnx
 
     try:
@@ -156,4 +197,4 @@ def _ranks(model: Any) -> dict[str, int]:
     except Exception:  # malformed: the evaluator says so
         return {}
     values = (v for v in (*graph.input, *graph.value_info) if v.type.tensor_type.HasField("shape"))
-    return {v.name: len(v.type.tensor_type.shape.dim) for v in values}
+    return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
