@@ -49,11 +49,11 @@ _Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput], bool], tvm
 
 
 def _tflite(
-    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput], _unrolled: bool
+    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput], unrolled: bool
 ) -> tvm.IRModule:
     from tvm_cascade.importers.tflite.load import load_tflite
 
-    return load_tflite(path, data, input_shapes, stateless, fixed)
+    return load_tflite(path, data, input_shapes, stateless, fixed, unrolled)
 
 
 def _onnx(
@@ -107,7 +107,7 @@ def load(
     input_value : mapping of input to value, optional
         Inputs that always have the same value: a number, an array or the path of a `.npy` file. They are folded into the network.
     unrolled : bool
-        Every step of an ONNX Loop or Scan is written out, as rewrites and schedules of stages want it; without it such a node
+        Every step of a Loop, Scan or WHILE is written out, as rewrites and schedules of stages want it; without it such a node
         is one operator that runs its body in every step.
 
     Returns

@@ -134,6 +134,8 @@ def test_a_loop_over_rows_is_one_operator(tmp_path: Path, dtype: str, updates: b
     graph = prepare(load(tmp_path / "m.tflite"), KernelTarget(get_core("cortex-m4"))).graph
     assert [op.kind for op in graph.ops if not op.view] == ["scan"]
     assert len({t.dtype for t in graph.tensors}) == 1
+    written_out = load(tmp_path / "m.tflite", unrolled=True)
+    assert [gv.name_hint for gv in written_out.get_global_vars()] == ["main"]
 
 
 def test_a_row_in_another_place_is_written_out(tmp_path: Path) -> None:

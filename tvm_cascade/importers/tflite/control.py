@@ -56,7 +56,7 @@ def _while(net: Network, op: Operator) -> None:
 
 def _scanned(net: Network, values: Sequence[Carried], outputs: Sequence[Any], condition: Any, body: Any) -> Any:
     """What a loop makes of `values` as one operator; None where it is written out."""
-    if net.depth >= _MAX_DEPTH:
+    if net.depth >= _MAX_DEPTH or net.variables.unrolled:
         return None
     used, kept = net.unrolled[0], dict(net.variables.now)
     inner = inner_network(net, body)

@@ -31,9 +31,11 @@ def tensor_key(tensor: int) -> Key:
 class Variables:
     """What the variables of a network hold while it is converted: an array, or a value of Relax."""
 
-    def __init__(self, states: tuple[FileState, ...] = (), stateless: bool = False) -> None:
-        """With `stateless`, recurrent operators begin every call anew, those in loops with the first step."""
-        self.stateless = stateless
+    def __init__(self, states: tuple[FileState, ...] = (), stateless: bool = False, unrolled: bool = False) -> None:
+        """With `stateless`, recurrent operators begin every call anew, those in loops with the first step. Loops are written
+        out if `unrolled`.
+        """
+        self.stateless, self.unrolled = stateless, unrolled
         self.states: Mapping[Key, FileState] = {state.key: state for state in states}
         self.initial: dict[Key, np.ndarray] = {}
         self.now: dict[Key, Value] = {}  # what the states hold, of those that were read or assigned

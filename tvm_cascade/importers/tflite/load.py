@@ -35,6 +35,7 @@ def load_tflite(
     input_shapes: Mapping[str, tuple[int, ...]],
     stateless: bool = False,
     fixed: Sequence[FixedInput] = (),
+    unrolled: bool = False,
 ) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Inputs that are `fixed` stay parameters of the module, which read as constants."""
     try:
@@ -47,7 +48,7 @@ def load_tflite(
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: dict[int, str] = {}
         builders: list[Any] = []
-        variables = Variables(states, stateless)
+        variables = Variables(states, stateless, unrolled)
 
         def made(*args: Any) -> Converter:
             one = Converter(*args, missing=missing, variables=variables)
