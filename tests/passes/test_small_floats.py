@@ -226,3 +226,14 @@ def test_a_network_of_floats_keeps_its_floats(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     write(tmp_path / "net.onnx", [node], (1, 32), (1, 20), [numpy_helper.from_array(values, "w")])
     assert checked(tmp_path / "net.onnx", "host") == values.nbytes
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ("float16", "bfloat16"))
+def test_a_program_of_16_bits(kind: str, tmp_path: Path) -> None:
+    """A torch module turned to 16 bits computes in float32, and is compared with torch in float32."""
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, kind)
+    module = torch.nn.Sequential(torch.nn.Linear(32, 20), torch.nn.ReLU()).eval().to(dtype)
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 32, dtype=dtype),)), tmp_path / "net.pt2")
+    assert checked(tmp_path / "net.pt2", "host") == 2 * 32 * 20 + 4 * 20

@@ -25,7 +25,7 @@ def _call(name: str) -> str:
     """A function that calls one helper."""
     head = re.search(rf"TC_INLINE (?P<type>\w+) tc_{name}\(([^)]*)\)", C_PRELUDE)
     count = head[2].count(",") + 1 if head else 3 if f"TC_ASM4(tc_{name}," in C_PRELUDE else 1
-    plain = "(float)v" if head and head["type"] == "float" else "v"
+    plain = "(float)v" if head and "float" in head[2] else "v"
     values = ", ".join("p" if k < _POINTERS.get(name, 0) else plain for k in range(count))
     declared = "int32_t f(void *p, int32_t v)"
     return f"{declared};\n{declared} {{ (void)p; (void)v; return (int32_t)tc_{name}({values}); }}\n"

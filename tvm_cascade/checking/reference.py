@@ -133,8 +133,18 @@ class _TorchReference:
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         _require_same(self._path, self._wanted, inputs)
         if self._module is None:
-            self._module = self._exported.module()
+            self._module = _of_floats(self._exported)
         return run_exported(self._exported, as_floats(inputs, self._floats, self._scales), self._module)
+
+
+def _of_floats(exported: Any) -> Any:
+    """Return a program's module; in float32 if its inputs are of 16 bits, as kernels compute it."""
+    nodes = [
+        n for n in exported.graph.nodes if n.op == "placeholder" and n.name in exported.graph_signature.user_inputs
+    ]
+    kinds = {str(getattr(n.meta.get("val"), "dtype", "")) for n in nodes}
+    module = exported.module()
+    return module.float() if kinds & {"torch.float16", "torch.bfloat16"} else module
 
 
 def as_floats(inputs: Arrays, floats: Container[str], scales: Scales) -> dict[str, np.ndarray]:
