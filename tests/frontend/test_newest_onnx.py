@@ -1,0 +1,54 @@
+"""Files of opset 28 and IR 14, which package onnx 1.23 writes unless it is told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import onnx
+from onnx import helper
+
+from tvm_cascade.frontend import load
+from tvm_cascade.testing.onnx_nodes import runtime_outputs
+from tvm_cascade.testing.reference import Compiled
+
+_X = np.random.default_rng(0).uniform(-2, 2, (1, 3, 4, 4)).astype("float32")
+
+
+def _saved(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> Path:
+    ends = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, _X.shape), onnx.ValueInfoProto(name="y")]
+    held = [onnx.numpy_helper.from_array(a, name) for name, a in constants.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=14)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return path
+
+
+def test_floats_equal_onnx_runtime(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Celu", ["c"], ["e"], alpha=0.7),
+        helper.make_node("DepthToSpace", ["e"], ["d"], blocksize=2),
+        helper.make_node("Mod", ["d", "m"], ["r"], fmod=1),
+        helper.make_node("Softmax", ["r"], ["y"], axis=-1),
+    ]
+    constants = {"w": rng.normal(0, 0.3, (8, 3, 3, 3)).astype("float32"), "m": np.array(0.75, "float32")}
+    path = _saved(tmp_path / "n.onnx", nodes, constants)
+    np.testing.assert_allclose(Compiled(load(path))(_X)[0], runtime_outputs(path, {"x": _X})[0], rtol=1e-5, atol=1e-6)
+
+
+def test_quantizers_are_read_where_onnx_runtime_has_none(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    scale, zero = np.float32(0.03), np.int8(5)
+    path = _saved(tmp_path / "n.onnx", nodes, {"s": np.array(scale), "z": np.array(zero)})
+    stored = np.clip(np.rint(_X / scale) + zero, -128, 127)
+    np.testing.assert_allclose(Compiled(load(path))(_X)[0], (stored - zero) * scale, rtol=1e-6)
