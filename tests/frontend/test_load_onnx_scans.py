@@ -249,3 +249,63 @@ def test_stored_integers_are_passed_on(tmp_path: Path, last: bool) -> None:
     graph = _planned(path).prepared.graph
     (scan,) = (op for op in graph.ops if op.kind == "scan")
     assert {graph.tensors[t].dtype for t in (*scan.inputs, *scan.outputs)} == {"int8"}
+
+
+def _random_scan(rng: np.random.Generator) -> Any:
+    """A Scan of random numbers of states, sequences and results, whose body is of random operators, and readers behind it."""
+    steps, states, parts = int(rng.integers(2, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    results = int(rng.integers(0, 3))
+    pool = [*(f"h{k}" for k in range(states)), *(f"p{k}" for k in range(parts)), "cap"]
+    nodes = []
+    for k in range(int(rng.integers(2, 7))):
+        kind, (a, b) = str(rng.choice(["Add", "Mul", "Tanh", "MatMul", "Identity"])), rng.choice(pool, 2)
+        inputs = [str(a)] if kind in ("Tanh", "Identity") else [str(a), "w" if kind == "MatMul" else str(b)]
+        nodes.append(helper.make_node(kind, inputs, [f"v{k}"]))
+        pool.append(f"v{k}")
+    made = [f"o{k}" for k in range(states + results)]
+    own = [p for p in pool if p != "cap"]
+    nodes += [helper.make_node("Identity", [str(rng.choice(own))], [o]) for o in made]
+    row = {name: _VALUE(name, 1, (1, UNITS)) for name in (*own, *made)}
+    names = [*(f"h{k}" for k in range(states)), *(f"p{k}" for k in range(parts))]
+    body = helper.make_graph(nodes, "body", [row[n] for n in names], [row[o] for o in made])
+    axes = [int(a) for a in rng.integers(0, 3, parts + results)]
+    ways = [int(a) for a in rng.integers(0, 2, parts + results)]
+    attributes = {"scan_input_axes": axes[:parts], "scan_input_directions": ways[:parts]}
+    if results:
+        attributes |= {"scan_output_axes": axes[parts:], "scan_output_directions": ways[parts:]}
+    given = [*(f"i{k}" for k in range(states)), *(f"x{k}" for k in range(parts))]
+    ends = [f"e{k}" for k in range(states + results)]
+    outer = [helper.make_node("Neg", ["c"], ["cap"])]
+    outer.append(helper.make_node("Scan", given, ends, body=body, num_scan_inputs=parts, **attributes))
+    returned = [e for e in ends if rng.integers(4)] or ends[:1]
+    for k, end in enumerate(ends):
+        if end in returned and k >= states and rng.integers(2):
+            outer.append(helper.make_node("Gather", [end, "last"], [f"r{end}"], axis=axes[parts + k - states]))
+        elif end in returned:
+            outer.append(helper.make_node("Abs", [end], [f"r{end}"]))
+    shapes = [[1, UNITS] for _ in range(parts)]
+    for shape, axis in zip(shapes, axes, strict=False):
+        shape.insert(axis, steps)
+    fixed = {f"i{k}": np.zeros((1, UNITS), "float32") for k in range(states) if rng.integers(2)}
+    inputs = [_VALUE(name, 1, (1, UNITS)) for name in given[:states] if name not in fixed]
+    inputs += [_VALUE(f"x{k}", 1, shape) for k, shape in enumerate(shapes)]
+    held = {"w": (rng.standard_normal((UNITS, UNITS)) * 0.3).astype("float32"), "last": np.array(-1), **fixed}
+    results_of = [helper.make_value_info(f"r{e}", onnx.TypeProto()) for e in returned]
+    weights = [numpy_helper.from_array(a, name) for name, a in held.items()]
+    graph = helper.make_graph(outer, "g", [*inputs, _VALUE("c", 1, (1, UNITS))], results_of, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_scans(tmp_path: Path, seed: int) -> None:
+    """The definition equals ONNX Runtime, and the kernels of a plan equal the definition."""
+    ort = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(seed)
+    onnx.save(_random_scan(rng), path := tmp_path / "n.onnx")
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    given = {i.name: rng.standard_normal(i.shape).astype("float32") for i in session.get_inputs()}
+    for made, expected in zip(Compiled(load(path))(*given.values()), session.run(None, given), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+    _planned(path)
