@@ -297,3 +297,12 @@ def test_the_axis_of_unsqueeze_may_be_a_scalar(tmp_path: Path, axis: int) -> Non
     _network(net, tmp_path / "n.onnx", net.node("Unsqueeze", "x", net.constant(np.array(axis))), (2, 3))
     x = np.arange(6, dtype="float32").reshape(2, 3)
     np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], np.expand_dims(x, axis))
+
+
+@pytest.mark.parametrize(("kind", "compute"), [("Mul", np.multiply), ("Sub", np.subtract), ("Max", np.maximum)])
+def test_two_parts_of_a_split_are_operands(tmp_path: Path, kind: str, compute: Any) -> None:
+    net = Layers()
+    net.nodes.append(helper.make_node("Split", ["x"], ["a", "b"], axis=1, num_outputs=2))
+    _network(net, tmp_path / "n.onnx", net.node(kind, "a", "b"), (1, 4, 3))
+    x = np.linspace(-1, 1, 12, dtype="float32").reshape(1, 4, 3)
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], compute(x[:, :2], x[:, 2:]))
