@@ -43,6 +43,8 @@ def lower_scan(
     The first axis of sequences and of stacked results is that of the steps. Returns the final states that `how` wants, then
     the results.
     """
+    if not any(how.finals) and not how.stacked:  # nothing of it is read
+        return []
     made, kept = _without_unread(lowered(body), how)
     given = [v for v, is_read in zip(given, kept, strict=True) if is_read]
     source = read_function(made, "main")

@@ -309,3 +309,22 @@ def test_random_scans(tmp_path: Path, seed: int) -> None:
     for made, expected in zip(Compiled(load(path))(*given.values()), session.run(None, given), strict=True):
         np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
     _planned(path)
+
+
+def test_only_what_no_step_changes_is_read(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["h"], ["hn"]), helper.make_node("Neg", ["xt"], ["y"])],
+        "body",
+        [_VALUE("h", 1, (1, UNITS)), _VALUE("xt", 1, (1, DEPTH))],
+        [_VALUE("hn", 1, (1, UNITS)), _VALUE("y", 1, (1, DEPTH))],
+    )
+    nodes = [
+        helper.make_node("Scan", ["h0", "x"], ["hl", "ys"], body=body, num_scan_inputs=1),
+        helper.make_node("Abs", ["hl"], ["out"]),
+    ]
+    inputs = [_VALUE("x", 1, (3, 1, DEPTH)), _VALUE("h0", 1, (1, UNITS))]
+    graph = helper.make_graph(nodes, "g", inputs, [_VALUE("out", 1, (1, UNITS))])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path := tmp_path / "n.onnx")
+    x, h = _inputs(3)
+    np.testing.assert_array_equal(Compiled(load(path))(x, h)[0], np.abs(h))
