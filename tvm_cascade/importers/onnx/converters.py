@@ -95,9 +95,10 @@ class Importer(ONNXGraphImporter):
             axes = _constant(inputs, 1) if op_name == "Unsqueeze" and opset >= 13 else None
             if axes is not None and axes.ndim == 0:  # as torch writes it, and ONNX Runtime takes
                 inputs[1] = relax.const(axes.reshape(1), "int64")
-            if len(inputs) == 2 and all(isinstance(x, relax.TupleGetItem) for x in inputs):
-                for k, part in enumerate(inputs):  # Relax's importer takes two parts of a split for constants
-                    inputs[k] = self.bb.emit(part)
+            if len(inputs) == 2 and not any(isinstance(x, (relax.Call, relax.Var)) for x in inputs):
+                for k, part in enumerate(inputs):  # Relax's importer takes parts of a split for constants
+                    if isinstance(part, relax.TupleGetItem):
+                        inputs[k] = self.bb.emit(part)
             made = convert(self.bb, inputs, attrs) if convert is not None else None
             if made is None:
                 return super()._convert_operator(op_name, inputs, attrs, opset)
