@@ -29,7 +29,7 @@ def main() -> None:
         ["order.py"],
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
     ]
-    commands += [["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
+    commands += [["growth.py"], ["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
     commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
     if models is not None:
         commands = [
