@@ -21,7 +21,8 @@ def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
     """Convert DequantizeLinear with `block_size`, and that of floats of 8 bits, which are float32 here; None without."""
     size = int(attrs.get("block_size", 0))
     if not size:
-        return _of_floats(bb, inputs, attrs) if inputs[0].ty.dtype == "float32" else None
+        by_integers = inputs[2] is not None and inputs[2].ty.dtype != "float32"  # no file's zero point for such floats
+        return None if inputs[0].ty.dtype != "float32" or by_integers else _of_floats(bb, inputs, attrs)
     scales, zeros = constant_of(inputs[1]), None if inputs[2] is None else constant_of(inputs[2])
     if scales is None or (zeros is None and inputs[2] is not None):
         raise NotImplementedError("blocks whose scales are computed")
