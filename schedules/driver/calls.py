@@ -126,9 +126,7 @@ class Caller:
             case Role.Y:
                 return y
             case Role.SCRATCH:
-                fits = kernel.scratch_bytes <= self.segment.scratch_bytes
-                spare = -(-self.plan.allocation.peak // 8) * 8
-                return self.memory.address(self.scratch_address if fits else spare, "int8")
+                return self.memory.address(self.scratch_of(kernel.scratch_bytes), "int8")
             case Role.CONSTANT:
                 offset = self.calls.constants[self.op.index][which][param.index]
                 return self.memory.constant(offset, param.dtype)
@@ -197,6 +195,11 @@ class Caller:
     def scratch_address(self) -> int:
         """Return the address of the segment's scratch."""
         return self.calls.addresses[f"scratch {self.number}"]
+
+    def scratch_of(self, size: int) -> int:
+        """Return the address of `size` bytes of scratch: the segment's, or behind all memories if that has fewer."""
+        fits = size <= self.segment.scratch_bytes
+        return self.scratch_address if fits else -(-self.plan.allocation.peak // 8) * 8
 
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
         """Compute the tile (y, [x0, x1)) for step `step`, for steps of `pixels` pixels in rows with `columns` columns.

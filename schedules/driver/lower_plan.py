@@ -290,7 +290,7 @@ class Driver:
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
     """Return the bytes behind the last memory for kernels with more scratch than planned for their segment."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
-    needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
+    needed = {o: k.scratch_bytes for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]
     return -plan.allocation.peak % 8 + max(over) if over else 0
 

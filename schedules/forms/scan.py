@@ -209,9 +209,7 @@ class _Writer:
         self.steps, self.caller, self.body, self.scan = steps, caller, steps.body, steps.body.scan
         self.graph = steps.body.graph
         self.t = tirx.Var(f"t{caller.op.index}", "int32")
-        fits = self.body.peak <= caller.segment.scratch_bytes
-        spare = _aligned(caller.plan.allocation.peak)
-        self.scratch = caller.scratch_address if fits else spare
+        self.scratch = caller.scratch_of(self.body.peak)
         self.outputs = {place: k for k, place in enumerate(self.scan.outputs)}  # of the operator, by result
         activations = iter(range(len(caller.op.inputs)))
         self.initial = [next(activations) if given == "1" else None for given in self.scan.initial]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tvm_cascade.passes.executed_plan import check_executed
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.driver.lower_plan import lower_plan
+from tvm_cascade.schedules.forms.scan import ScanSteps
 from tvm_cascade.schedules.tuning.code_size import code_bytes
 from tvm_cascade.testing.reference import Compiled
 
@@ -119,6 +122,16 @@ def test_code_and_scratch_are_independent_of_the_steps(tmp_path: Path, kind: str
         code = code_bytes(made.plan, kernels, get_core("cortex-m4"))
         sizes.append((code, made.plan.peak - 4 * steps * DEPTH, len(made.prepared.graph.ops)))
     assert sizes[0] == sizes[1]
+
+
+def test_more_scratch_than_planned_lies_behind_the_arena(tmp_path: Path) -> None:
+    """As where the host computes a body by other kernels than the board that was planned for."""
+    onnx.save(_model("Scan", 4, [], ["hl"]), path := tmp_path / "n.onnx")
+    made = _planned(path)
+    (kernel,) = made.prepared.kernels_of(made.plan)
+    assert isinstance(kernel, ScanSteps) and lower_plan(made.plan, [kernel]).spare_bytes == 0
+    larger = replace(kernel, body=replace(kernel.body, peak=kernel.body.peak + 64))
+    assert lower_plan(made.plan, [larger]).spare_bytes >= kernel.body.peak + 64
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
