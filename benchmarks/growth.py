@@ -34,7 +34,7 @@ SIZES = (100, 150, 200, 201, 300, 400, 800)
 
 
 def cells(count: int) -> bytes:
-    """Cells of four operators: three convolutions, and the sum of the cell's input and its last."""
+    """Write cells of four operators: three convolutions, and the sum of the cell's input and the last convolution."""
     n = Network(16, 8)
     x = n.image
     for _ in range(count // 4):
@@ -43,7 +43,7 @@ def cells(count: int) -> bytes:
 
 
 def wired(count: int) -> bytes:
-    """Convolutions, each of the sum of two of the last nine, `count` operators; what nobody reads is summed up."""
+    """Write convolutions, each of the sum of two of the last nine, in `count` operators; unread values are summed up."""
     n = Network(16, 8)
     values, read = [n.conv(n.image, 8)], set[int]()
     while len(n._operators) < count:

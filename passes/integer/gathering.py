@@ -134,7 +134,7 @@ def lower_resize_bilinear(task: Task) -> Value:
 
 
 def _rounded_once(x: Quantized, out: Output, rows: Grid, columns: Grid) -> Callable[..., Scalar]:
-    """The blend of real numbers, rounded once: in integers where all places are multiples of 1/1024, else in float32."""
+    """Blend real numbers, rounded once: in integers where all places are multiples of 1/1024, else in float32."""
     ratio = np.float64(x.step) / np.float64(out.scale)
     if x.dtype == "int8" and rows.is_fixed and columns.is_fixed:
         bits = 2 * _FRACTION_BITS
@@ -206,7 +206,7 @@ class Grid:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the place of every output is a multiple of 1/1024."""
+        """Return True if the place of every output is a multiple of 1/1024."""
         if self.align_corners and self.target > 1:
             return (self.source - 1 << _FRACTION_BITS) % (self.target - 1) == 0
         whole = (self.source << _FRACTION_BITS) % self.target == 0
@@ -276,7 +276,7 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
 
 
 def _te_fixed_total(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    """The blend of stored values in units of 2^-20: of int8 in 32 bits, of int16 in 64."""
+    """Sum up the blend of stored values in units of 2^-20: of int8 in 32 bits, of int16 in 64."""
     y0, y1, wy = _te_fixed_coordinate(rows, y)
     x0, x1, wx = _te_fixed_coordinate(columns, x)
     one = i32(1 << _FRACTION_BITS)

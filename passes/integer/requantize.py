@@ -38,7 +38,7 @@ def lower_quantize(task: Task) -> Value:
 
 
 def te_quantized(quotient: Scalar, output: Output) -> Scalar:
-    """The stored form of a float32 in units of the scale, rounded to even or away from zero at halves (`Output.once`)."""
+    """Round a float32 in units of the scale to its stored form, to even or away from zero at halves (`Output.once`)."""
     # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
     bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
     if output.once:

@@ -134,6 +134,13 @@ def test_python_runs_it_with_the_runtime_alone(folder, network, tmp_path):
         np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_missing_package_is_named(folder, tmp_path):
+    missing = "import sys, runpy; sys.modules['tvm_ffi'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
+    command = [sys.executable, "-c", missing, str(folder[0] / "example.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.endswith(": pip install apache-tvm numpy\n")
+
+
 def test_threads_have_sessions_of_their_own(folder, example, network):
     place, (_, data, wanted) = folder[0], network
     runner = example.load(threads=2)

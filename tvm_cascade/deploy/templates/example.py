@@ -106,12 +106,16 @@ def _runtime():
     """Load TVM's runtime, and return the package of functions that it registers itself with."""
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch would be imported wherever it is installed
     import tvm_ffi
-    from tvm_ffi.libinfo import load_lib_ctypes
 
+    _load_library(tvm_ffi, "tvm_runtime", "RTLD_GLOBAL")
+    return tvm_ffi
+
+
+def _load_library(tvm_ffi, name, mode):
+    """Load a library of TVM's package, which is not imported: that would load the compiler."""
     found = importlib.util.find_spec("tvm")
     folders = [Path(place) / "lib" for place in (found.submodule_search_locations or ())] if found else []
-    load_lib_ctypes("apache-tvm", "tvm_runtime", "RTLD_GLOBAL", folders)
-    return tvm_ffi
+    tvm_ffi.libinfo.load_lib_ctypes("apache-tvm", name, mode, folders)
 
 
 def _uploaded(array, device):
@@ -154,7 +158,7 @@ def _device(tvm_ffi, metadata):
         return tvm_ffi.device("cpu", 0)
     if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
         with contextlib.suppress(OSError, RuntimeError):  # the runtime does not load it by itself
-            tvm_ffi.libinfo.load_lib_ctypes("apache-tvm", "tvm_runtime_cuda", "RTLD_LOCAL")
+            _load_library(tvm_ffi, "tvm_runtime_cuda", "RTLD_LOCAL")
     if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
         raise RuntimeError(
             "TVM's CUDA runtime does not load: libcuda.so.1 (the driver) and libcudart.so.13 must be found"
@@ -273,6 +277,8 @@ def main():
             print(f"largest difference {gap:.2g} of the largest value")
             if not gap <= 1e-2:
                 parser.exit(1, "example.py: the outputs differ\n")
+    except ImportError as error:
+        parser.exit(2, f"example.py: {error}: pip install apache-tvm numpy\n")
     except (OSError, ValueError, RuntimeError) as error:
         parser.exit(2, f"example.py: {error}\n")
 

@@ -15,9 +15,12 @@ _KINDS = ("If", *LOOPS)
 
 
 def without_control(model: Any, shapes: Mapping[str, Sequence[int]], unrolled: bool = False) -> Any:
-    """A copy of `model` without If and Loop, and with Scans that are imported as one operator (`importers.onnx.scans`), or,
-    where `unrolled`, without any; `shapes` are those of its inputs. An If stays where its branches' outputs
-    have unknown or different shapes and its condition is computed, a loop where the number of its steps is."""
+    """Return a copy of `model` without If and Loop, and with Scans that are imported as one operator
+    (`importers.onnx.scans`), or, if `unrolled`, without any Scan.
+
+    `shapes` are the shapes of the inputs. An If with a computed condition stays if its branches' outputs have unknown or
+    different shapes; a loop stays if the number of steps is computed.
+    """
     while any(_is_control(n) for n in model.graph.node) and len(model.graph.node) <= MAX_UNROLLED:
         model = fold_shapes(model, shapes)
         found = (_without(model, shapes, at, unrolled) for at, n in enumerate(model.graph.node) if _is_control(n))

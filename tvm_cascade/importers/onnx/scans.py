@@ -316,7 +316,7 @@ class _Writer:
         self._drop(states, dropped, axes, ways)
 
     def pass_stored(self) -> None:
-        """Let stored integers be passed on where a sequence, a result or a state is their real numbers."""
+        """Pass stored integers between steps where a sequence, a result or a state holds their real numbers."""
         count = int(_attributes(self.node)["num_scan_inputs"])
         states = len(self.node.input) - count
         inside = {w.name: w for w in self.body.initializer}
@@ -353,7 +353,7 @@ class _Writer:
         _without_pairs(self.body, {**inside, **self.constants})
 
     def _enter(self, k: int, quant: tuple[np.ndarray, np.ndarray]) -> None:
-        """Let input `k` of the body be stored integers."""
+        """Make input `k` of the body an input of stored integers, which the body dequantizes."""
         name = self.body.input[k].name
         stored = self._free(f"{name}/stored")
         self.body.input[k].CopyFrom(onnx.ValueInfoProto(name=stored))

@@ -42,9 +42,9 @@ def _while(net: Network, op: Operator) -> None:
     values = [
         _given(net, t) if same else _as_activation(net, _given(net, t), t) for t, same in zip(inputs, kept, strict=True)
     ]
-    scanned = _scanned(net, [_given(net, t) for t in inputs], outputs, condition, body)
-    if scanned is not None:
-        for output, value in zip(outputs, scanned, strict=True):
+    made = _scanned(net, [_given(net, t) for t in inputs], outputs, condition, body)
+    if made is not None:
+        for output, value in zip(outputs, made, strict=True):
             if value is not None:
                 _take(net, output, value)
         return
@@ -55,7 +55,7 @@ def _while(net: Network, op: Operator) -> None:
 
 
 def _scanned(net: Network, values: Sequence[Carried], outputs: Sequence[Any], condition: Any, body: Any) -> Any:
-    """What a loop makes of `values` as one operator; None where it is written out."""
+    """Convert a loop over `values` as one operator; return None for a loop that is written out."""
     if net.depth >= _MAX_DEPTH or net.variables.unrolled:
         return None
     used, kept = net.unrolled[0], dict(net.variables.now)
@@ -82,7 +82,7 @@ def _scanned(net: Network, values: Sequence[Carried], outputs: Sequence[Any], co
 
 
 def _is_read(net: Network, tensor: int) -> bool:
-    """Whether an operator of this subgraph reads a tensor, or it is an output."""
+    """Return True for a tensor that is an output of this subgraph or read by an operator."""
     graph = net.subgraph
     operators = (graph.Operators(k) for k in range(graph.OperatorsLength()))
     return tensor in graph.OutputsAsNumpy() or any(tensor in op.InputsAsNumpy() for op in operators)
@@ -134,7 +134,7 @@ def _inlined(net: Network, graph: Any, values: Sequence[Carried]) -> list[Carrie
 
 
 def _converted(inner: Network, values: Sequence[Carried]) -> list[Carried]:
-    """What a network makes of the values of its inputs."""
+    """Convert a network with these values as inputs; return its outputs."""
     graph = inner.subgraph
     for tensor, value in zip(inner.get_tensors(graph.InputsAsNumpy()), values, strict=True):
         _take(inner, tensor, value)
