@@ -135,7 +135,9 @@ def test_python_runs_it_with_the_runtime_alone(folder, network, tmp_path):
 
 
 def test_a_missing_package_is_named(folder, tmp_path):
-    missing = "import sys, runpy; sys.modules['tvm_ffi'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
+    missing = (
+        "import sys, runpy; sys.modules['tvm_ffi'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
+    )
     command = [sys.executable, "-c", missing, str(folder[0] / "example.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.endswith(": pip install apache-tvm numpy\n")
