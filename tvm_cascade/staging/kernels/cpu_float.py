@@ -109,9 +109,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     acc = sch.get_sblock("conv_acc")
     last = inner_blocks(sch)[-1]
     n, outer, y, x, several, lane = _output_loops(sch, acc, last, tiling.blocks)
-    wide = extent(sch, x)
     x_outer, x_inner = sch.split(x, [None, tiling.pixels])
-    even = extent(sch, x_outer) * extent(sch, x_inner) == wide
     loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
     sch.reorder(*loops, several, x_inner, lane)
     _pads(sch, acc, parallel)
@@ -120,7 +118,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     space, (rc, ry, rx, *ri) = inside[:rank], inside[rank:]
     reduced = [ry, rx, rc, *ri] if tiling.taps_first else [rc, ry, rx, *ri]
     alone = extent(sch, ry) * extent(sch, rx) == 1  # several taps share pixels, for which there are no registers
-    if alone and even:  # uneven tiles would ask in each step which pixels exist
+    if alone:
         reduced = [ry, rx, rc, *ri]
         reduced[-1:] = split_steps(sch, reduced[-1])
         sch.unroll(reduced[-1])
