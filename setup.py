@@ -74,7 +74,7 @@ class BuildLibrary(build_ext):
 
 setup(
     name="tvm-cascade",
-    # plain C without Python's headers, one file for every Python version; without a compiler the Python searches instead
+    # plain C without Python's headers, one file for every Python version
     ext_modules=[
         Extension(
             "tvm_cascade.native._native",
@@ -89,7 +89,6 @@ setup(
             ],
             extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
             py_limited_api=True,
-            optional=True,
         )
     ],
     cmdclass={"build_ext": BuildLibrary},

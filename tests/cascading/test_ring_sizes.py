@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 
-from tvm_cascade import native
 from tvm_cascade.cascading import cascade, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.geometry import streamable
@@ -15,11 +14,11 @@ from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
-from tvm_cascade.cascading.simulate_in_python import most_held_in_python, trace_in_python
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Tile, Window
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.random_graphs import mixed_graph
+from tvm_cascade.testing.searches.segments import most_held_in_python, trace_in_python
 
 
 def _meeting() -> Graph:
@@ -71,12 +70,10 @@ def test_what_sums_up_its_input_writes_all_rows_at_once() -> None:
 
 def _check(cascade_of: Cascade) -> None:
     """Hold the compiled simulation of a segment to the one in Python."""
-    library = native.library()
-    assert library is not None
     compiled = cascade_of.tables.compiled(cascade_of.tile)
-    trace = compiled.trace(library, cascade_of.members, cascade_of.accumulating)
+    trace = compiled.trace(cascade_of.members, cascade_of.accumulating)
     assert trace.tolist() == trace_in_python(cascade_of)
-    held = compiled.most_held(library, cascade_of.members, cascade_of.accumulating)
+    held = compiled.most_held(cascade_of.members, cascade_of.accumulating)
     assert held == most_held_in_python(cascade_of)
 
 

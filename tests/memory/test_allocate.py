@@ -21,7 +21,8 @@ from tvm_cascade.memory import (
     validate,
 )
 from tvm_cascade.memory.bounds import max_live_step
-from tvm_cascade.memory.fit import Fit, place_in_order, surroundings, top
+from tvm_cascade.memory.fit import Fit, top
+from tvm_cascade.testing.searches.placement import place_in_order, surroundings
 
 
 def lives(*rows: tuple[int, int, int], capacity: int | None = None) -> Problem:

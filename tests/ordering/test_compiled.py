@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_cascade import native
-from tvm_cascade.ordering import compiled
 from tvm_cascade.ordering.cuts import regions
-from tvm_cascade.ordering.dp import run, run_in_python
+from tvm_cascade.ordering.dp import run
 from tvm_cascade.ordering.model import model
+from tvm_cascade.ordering.order_tables import Tables
 from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.testing.looks import after_looks
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
+from tvm_cascade.testing.searches.order_sets import run_in_python
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_same_states(seed: int) -> None:
-    assert native.library() is not None
     m = model(mixed_graph(seed, 3 + seed % 30) if seed % 3 else wired_graph(seed, 20 + 2 * seed, 12), seed % 2 == 0)
     for region in (Region(0, m.full, m.live(0)), *regions(m)[:2]):
         inside = region.after & ~region.before
@@ -55,7 +54,7 @@ def test_regions_are_read_as_the_model_does() -> None:
         for op in range(len(m.demand)):
             done = (1 << op) - 1
             region = Region(done, done | 1 << op, m.live(done))
-            assert compiled.Tables(m, region).ops == [op]
+            assert Tables(m, region).ops == [op]
             need = m.step(done, op)[0]
             found = run(m, region, 1 << 40, 0, 10)
             assert (

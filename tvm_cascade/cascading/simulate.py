@@ -14,10 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tvm_cascade import native
 from tvm_cascade.cascading.access_tables import AccessTables, Read, SegmentUsers, Steps
 from tvm_cascade.cascading.geometry import Units
-from tvm_cascade.cascading.simulate_in_python import most_held_in_python, trace_in_python
 from tvm_cascade.graph import ROW, Tile
 
 
@@ -61,10 +59,7 @@ class Cascade:
     @cached_property
     def places(self) -> Units:
         """Return the trace by places in `members`."""
-        library = native.library()
-        if library is None:
-            return np.array(trace_in_python(self), np.int64)
-        return self.tables.compiled(self.tile).trace(library, self.members, self.accumulating)
+        return self.tables.compiled(self.tile).trace(self.members, self.accumulating)
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
         """List the members that read a root, ascending, once for each reading input."""
@@ -86,16 +81,11 @@ class Cascade:
         """
         most: dict[int, int] = {}
         roots = (t for o in self.members for t in self.tables.written(o))
-        for t, units in zip(roots, self._most_held(), strict=True):
+        for t, units in zip(
+            roots, self.tables.compiled(self.tile).most_held(self.members, self.accumulating), strict=True
+        ):
             most[t] = max(most.get(t, 1), units)
         return {t: self.usable(t, most[t]) for t in (most if tensors is None else tensors)}
-
-    def _most_held(self) -> list[int]:
-        """Compute the most units live at once of every output of every member."""
-        library = native.library()
-        if library is None:
-            return most_held_in_python(self)
-        return self.tables.compiled(self.tile).most_held(library, self.members, self.accumulating)
 
     def usable(self, tensor: int, units: int) -> int:
         """Compute the size in units of a ring for at least `units`, rounded up so that kernels can address the ring.

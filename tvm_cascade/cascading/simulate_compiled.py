@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade import native
 from tvm_cascade.cascading.geometry import Units
 from tvm_cascade.graph import Tile
 
@@ -57,22 +58,21 @@ class StepTables:
         )  # fmt: skip
         self._record = np.array([len(self._numbers), *map(_address, arrays)], np.uintp)
 
-    def most_held(self, library: ctypes.CDLL, members: Sequence[int], summing: Collection[int]) -> list[int]:
+    def most_held(self, members: Sequence[int], summing: Collection[int]) -> list[int]:
         """Compute the most units live at once of every output of every member, at least 1."""
         most = (c_int64 * sum(len(self._tables.written(o)) for o in members))()
-        self._simulate(library, members, summing, most, None)
+        self._simulate(members, summing, most, None)
         return list(most)
 
-    def trace(self, library: ctypes.CDLL, members: Sequence[int], summing: Collection[int]) -> NDArray[np.int64]:
+    def trace(self, members: Sequence[int], summing: Collection[int]) -> NDArray[np.int64]:
         """Return the place in `members` of the member that runs, step by step."""
         total = sum(self._tables.steps(o, self._tile, o in summing).count for o in members)
         trace = np.empty(total, np.int64)
-        self._simulate(library, members, summing, None, c_void_p(trace.ctypes.data))
+        self._simulate(members, summing, None, c_void_p(trace.ctypes.data))
         return trace
 
     def _simulate(
         self,
-        library: ctypes.CDLL,
         members: Sequence[int],
         summing: Collection[int],
         most: ctypes.Array[c_int64] | None,
@@ -82,7 +82,7 @@ class StepTables:
         numbers = (c_int64 * len(members))(*map(self._numbers.__getitem__, members))
         sums = bytes(o in summing for o in members)
         record = c_void_p(_address(self._record))
-        if library.tvm_cascade_run_segment(record, c_int64(len(members)), numbers, sums, most, trace) < 0:
+        if native.library().tvm_cascade_run_segment(record, c_int64(len(members)), numbers, sums, most, trace) < 0:
             raise MemoryError("simulating a segment ran out of memory")
 
     def _fill(self, members: Iterable[int], summing: Collection[int]) -> None:

@@ -20,20 +20,26 @@ search still finds layouts, with a placed reader or writer forbidding offsets to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade import native
-from tvm_cascade.memory import arena_search_compiled
 from tvm_cascade.memory.bounds import shareable
 from tvm_cascade.memory.problem import Problem
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_FOUND, _NONE, _LIMIT = 1, 0, -1  # return values of the library: layout found, none exists, limit reached
+_ARRAYS = (
+    "size", "alignment", "lower", "upper", "meets", "span_first", "span_last", "twin",
+    "pinned_start", "pinned", "free", "partner_start", "partners", "stacked", "lift",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,188 +163,43 @@ def rankings(t: Tables) -> tuple[Ints, ...]:
     return tuple(ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Unplaced buffers connected in time, and the decision behind their separation."""
+class _CTables(ctypes.Structure):
+    """`Tables` as a C structure; keeps references to the arrays pointed to."""
 
-    members: Ints  # positions, by start of life
-    support: Ints  # bytes, by position
-    skipped: Mask  # by position
-    parent: int  # depth of the frame, -1 for the root
-    rest: _Part | None  # parts still to solve
+    _fields_ = [("n", c_int64), ("free_count", c_int64), ("slack", c_int64), *((name, c_void_p) for name in _ARRAYS)]
+
+    def __init__(self, t: Tables) -> None:
+        pinned_start, pinned = _ragged(t.pinned, 2)
+        partner_start, partners = _ragged(t.partners, 3)
+        numbers = {
+            "size": t.size, "alignment": t.alignment, "lower": t.lower, "upper": t.upper, "twin": t.twin, "free": t.free,
+            "span_first": t.span[0], "span_last": t.span[1], "stacked": t.stacked, "lift": t.lift,
+            "pinned_start": pinned_start, "pinned": pinned, "partner_start": partner_start, "partners": partners,
+        }  # fmt: skip
+        flags = {"meets": np.ascontiguousarray(t.meets, np.uint8)}
+        self.arrays = flags | {k: np.ascontiguousarray(v, np.int64) for k, v in numbers.items() if v is not None}
+        super().__init__(len(t.size), len(t.free), t.slack, **{k: v.ctypes.data for k, v in self.arrays.items()})
 
 
-@dataclass(slots=True)
-class _Frame:
-    part: _Part
-    candidates: Iterator[int]  # places in `part.members`
-    key: tuple[bytes, bytes, bytes]
-
-
-@dataclass(slots=True)
-class _Search:
-    t: Tables
-    capacity: int
-    rank: Ints
-    nodes: int = 0
-    exceeded: int = 1 << 62  # bytes: the smallest lower bound above the capacity that pruned a node
-    offsets: Ints = field(init=False)
-    failed: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.offsets = self.t.fixed.copy()
-
-    def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
-        """Split `members` (by start of lifetime) at steps no lifetime crosses; link the parts in front of `rest`."""
-        if not len(members):
-            return rest
-        end = np.maximum.accumulate(self.t.upper[members])
-        cuts = np.flatnonzero(self.t.lower[members[1:]] >= end[:-1]) + 1
-        if not len(cuts):
-            return _Part(members, support, skipped, parent, rest)
-        for piece in reversed(np.split(members, cuts)):
-            rest = _Part(piece, support, skipped, parent, rest)
-        return rest
-
-    def expand(self, part: _Part) -> _Frame | None:
-        """Expand a part to a frame (candidates to place next); None if a bound or a remembered failure prunes it."""
-        self.nodes += 1
-        t, who = self.t, part.members
-        support, skipped = part.support[who], part.skipped[who]
-        low = self._low(who, support, skipped)
-        if low is None or self._exceeds(who, low):
-            return None
-        key = (who.tobytes(), support.tobytes(), skipped.tobytes())
-        if key in self.failed:
-            return None
-        lowest_top = (support + t.size[who]).min()
-        open_ = np.flatnonzero(~skipped & (support < lowest_top))
-        open_ = open_[np.lexsort((self.rank[who[open_]], support[open_]))]
-        inside = set(who.tolist())
-        return _Frame(part, (int(c) for c in open_ if t.twin[who[c]] not in inside), key)
-
-    def _low(self, who: Ints, support: Ints, skipped: Mask) -> Ints | None:
-        if not skipped.any():
-            return support
-        t, low = self.t, support.copy()
-        at = np.flatnonzero(skipped)
-        meets = t.meets[np.ix_(who[at], who)]
-        if not meets.any(1).all():
-            return None
-        lift = t.size[who] if t.lift is None else t.lift[np.ix_(who[at], who)]
-        for _ in range(2):
-            raised = np.maximum(low[at], np.where(meets, low + lift, 1 << 62).min(1))
-            if (raised == low[at]).all():
-                break
-            low[at] = raised
-        return low
-
-    def _exceeds(self, who: Ints, low: Ints) -> bool:
-        t = self.t
-        order = np.argsort(low, kind="stable")
-        first, last = t.span[0][who].min(), t.span[1][who].max()
-        live = t.sections[first:last, who[order]]
-        stack = np.cumsum(np.where(live, t.stacked[who[order]], 0)[:, ::-1], 1)[:, ::-1]
-        top = int(np.where(live, low[order] + stack, 0).max()) - t.slack
-        top = max(top, int((low + t.size[who]).max()))
-        if top > self.capacity:
-            self.exceeded = min(self.exceeded, top)
-        return top > self.capacity
-
-    def place(self, frame: _Frame, depth: int, c: int) -> _Part | None:
-        """Place member `c` of the frame's part at its support and return the remaining parts."""
-        t, part = self.t, frame.part
-        who = part.members
-        i = int(who[c])
-        at = int(part.support[i])
-        self.offsets[i] = at
-        top = at + int(t.size[i])
-        support, skipped = part.support.copy(), part.skipped.copy()
-        meets = t.meets[i, who]
-        passed = (support[who] < at) | ((support[who] == at) & (self.rank[who] < self.rank[i]))
-        skipped[who[passed & ~meets]] = True
-        near = who[meets]
-        near = near[support[near] <= top]
-        skipped[near] = False
-        beside = set(near.tolist()) if t.partners[i] else set()
-        joined = [j for j, _, _ in t.partners[i] if j in beside]
-        kept = [max(at, int(support[j])) for j in joined]
-        support[near] = top
-        support[joined] = kept
-        support[near] = -(-support[near] // t.alignment[near]) * t.alignment[near]
-        self._clear_of_pinned(near, support)
-        if t.lift is not None:
-            self._clear_of_partners(near, set(who.tolist()) - {i}, support)
-        return self.parts(np.delete(who, c), support, skipped, depth, part.rest)
-
-    def _clear_of_pinned(self, who: Ints, support: Ints) -> None:
-        if len(self.t.free) == len(self.t.size):
-            return  # nothing is pinned
-        for i in who:
-            for low, high in self.t.pinned[i]:
-                if support[i] < high and low < support[i] + self.t.size[i]:
-                    support[i] = -(-high // self.t.alignment[i]) * self.t.alignment[i]
-
-    def _clear_of_partners(self, who: Ints, unplaced: set[int], support: Ints) -> None:
-        """Raise supports above the offsets forbidden by offset constraints with placed buffers."""
-        t = self.t
-        for i in (i for i in who.tolist() if t.partners[i]):
-            taken = []
-            for j, writes, distance in t.partners[i]:
-                if j not in unplaced and t.meets[i, j]:
-                    at = int(self.offsets[j])
-                    low, high = at - int(t.size[i]) + 1, at + int(t.size[j])
-                    taken.append((max(low, at - distance + 1), high) if writes else (low, min(high, at + distance)))
-            for low, high in sorted(taken):
-                if low <= support[i] < high:
-                    support[i] = -(-high // t.alignment[i]) * t.alignment[i]
-            if taken and t.pinned[i]:
-                self._clear_of_pinned(np.array([i]), support)
-
-    def run(self, nodes: int, expired: Callable[[], bool]) -> bool | None:
-        """Search until a layout exists (then in `offsets`) or is excluded; None if a limit ended the search."""
-        n = len(self.t.size)
-        support = np.zeros(n, np.int64)
-        self._clear_of_pinned(self.t.free, support)
-        part = self.parts(self.t.free, support, np.zeros(n, bool), -1, None)
-        stack: list[_Frame] = []
-        while part is not None:
-            if self.nodes >= nodes or (self.nodes % 256 == 255 and expired()):
-                return None
-            frame = self.expand(part)
-            depth = part.parent
-            if frame is not None:
-                depth = len(stack)
-                stack.append(frame)
-            choice = None
-            while choice is None:
-                if depth < 0:
-                    return False
-                frame = stack[depth]
-                choice = next(frame.candidates, None)
-                if choice is None:
-                    self.failed.add(frame.key)
-                    depth = frame.part.parent
-            del stack[depth + 1 :]
-            part = self.place(stack[depth], depth, choice)
-        return True
+def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
+    """Flatten rows with different lengths: the index of each row's first entry, and all entries, `width` numbers each."""
+    start = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+    return start, np.array([entry for row in rows for entry in row], np.int64).reshape(-1, width)
 
 
 def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
     """Search for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()` returns True.
 
-    The compiled library searches if installed (`tvm_cascade.native`), else `search_in_python`: the same nodes, the same
-    result.
+    An exception in `expired`, or Ctrl-C, ends the search and is raised again here.
     """
-    library = native.library()
-    if library is None:
-        return search_in_python(t, capacity, rank, nodes, expired)
-    return SearchResult(*arena_search_compiled.run(library, t, capacity, rank, nodes, expired))
-
-
-def search_in_python(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
-    """Search in Python: the reference for the compiled library, and the fallback without it."""
-    state = _Search(t, capacity, rank)
-    exists = state.run(nodes, expired)
-    offsets = tuple(state.offsets.tolist()) if exists else None
-    return SearchResult(offsets, exists is not None, state.exceeded, state.nodes)
+    offsets, rank = t.fixed.copy(), np.ascontiguousarray(rank, np.int64)
+    exceeded, expanded = c_int64(), c_int64()
+    with native.Stop(expired) as stop:
+        answer = native.library().tvm_cascade_search_arena(
+            ctypes.byref(_CTables(t)), c_int64(capacity), c_void_p(rank.ctypes.data), c_int64(nodes), stop.function,
+            c_void_p(offsets.ctypes.data), ctypes.byref(exceeded), ctypes.byref(expanded),
+        )  # fmt: skip
+    if answer not in (_FOUND, _NONE, _LIMIT):
+        raise MemoryError("the arena search ran out of memory: give it fewer nodes")
+    found = tuple(offsets.tolist()) if answer == _FOUND else None
+    return SearchResult(found, answer != _LIMIT, exceeded.value, expanded.value)

@@ -45,64 +45,16 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
     return table
 
 
-def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
-    """List for each buffer i the conflicts (j, low, high): with j at offset o, i may not lie in `[o + low, o + high)`."""
-    buffers, between = problem.buffers, follows_between(problem)
-    around: list[list[tuple[int, int, int]]] = []
-    for i, near in enumerate(overlapping(problem)):
-        spans = [span for j in near for span in _spans(buffers, i, j, between.get((i, j), ()))]
-        around.append([span for span in spans if span[1] < span[2]])
-    return around
-
-
-def _spans(buffers: Sequence[Buffer], i: int, j: int, pairs: Sequence[tuple[bool, int]]) -> list[tuple[int, int, int]]:
-    """List the conflicts between buffers i and j, live together; `pairs` are the entries in `follows_between`."""
-    low, high = 1 - buffers[i].size, buffers[j].size
-    if not pairs:
-        return [(j, low, high)]
-    return [(j, max(low, 1 - d), high) if writes else (j, low, min(high, d)) for writes, d in pairs]
-
-
-def place_in_order(
-    problem: Problem,
-    order: Sequence[int],
-    fit: Fit,
-    around: Sequence[Sequence[tuple[int, int, int]]],
-    limit: int | None = None,
-) -> list[int] | None:
-    """Place the buffers in `order` and return offsets by position; pinned buffers keep theirs.
-
-    `around` is the result of `surroundings`. Return None as soon as a buffer ends above `limit` bytes, if given.
-    """
-    buffers = problem.buffers
-    offsets: list[int | None] = [b.offset for b in buffers]
-    for i in order:
-        if offsets[i] is None:
-            taken = [(at + low, at + high) for j, low, high in around[i] if (at := offsets[j]) is not None]
-            taken.sort()
-            place = _gap(buffers[i].alignment, taken, fit)
-            if limit is not None and place + buffers[i].size > limit:
-                return None
-            offsets[i] = place
-    return [0 if o is None else o for o in offsets]
-
-
 class Placer:
-    """Placer for one problem in many orders, by the compiled library if installed."""
+    """Placer for one problem in many orders."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.library = native.library()
-
-    @cached_property
-    def around(self) -> list[list[tuple[int, int, int]]]:
-        """Return the result of `surroundings`, read only by the Python code."""
-        return surroundings(self.problem)
 
     @cached_property
     def tables(self) -> tuple[NDArray[np.int64], ...]:
-        """Return the problem in the library's format: starts and entries of `around`, sizes, alignments, pinned offsets
-        or -1.
+        """Return the problem in the library's format: starts and entries of the conflicts, sizes, alignments, pinned
+        offsets or -1.
         """
         buffers, follows = self.problem.buffers, self.problem.offset_constraints
         position = {b.id: i for i, b in enumerate(buffers)}
@@ -122,12 +74,12 @@ class Placer:
     def place(
         self, order: Sequence[int] | NDArray[np.int64], fit: Fit, limit: int | None = None
     ) -> NDArray[np.int64] | None:
-        """Compute the offsets as `place_in_order` does."""
-        if self.library is None:
-            found = place_in_order(self.problem, [int(i) for i in order], fit, self.around, limit)
-            return None if found is None else np.array(found, np.int64)
+        """Place the buffers in `order` and return offsets by position; pinned buffers keep theirs.
+
+        Return None as soon as a buffer ends above `limit` bytes, if given.
+        """
         offsets, positions = self.tables[4].copy(), np.ascontiguousarray(order, np.int64)
-        answer = self.library.tvm_cascade_place_in_order(
+        answer = native.library().tvm_cascade_place_in_order(
             c_int64(len(positions)), c_void_p(positions.ctypes.data), c_int(fit is Fit.BEST), *self.pointers,
             c_int64(-1 if limit is None else limit), c_void_p(offsets.ctypes.data),
         )  # fmt: skip
@@ -148,10 +100,10 @@ class Placer:
 def _conflicts(
     buffers: tuple[tuple[int, int, int], ...], constraints: tuple[tuple[int, int, int], ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return `surroundings` for the library: where each buffer's entries start, and the entries.
+    """List for each buffer i the conflicts (j, low, high): with j at offset o, i may not lie in `[o + low, o + high)`.
 
-    `buffers` are sizes and lives, `constraints` positions of readers and writers, and distances. Problems that differ in
-    pinned offsets alone share the result.
+    Return where each buffer's entries start, and the entries. `buffers` are sizes and lives, `constraints` positions of readers
+    and writers, and distances. Problems that differ in pinned offsets alone share the result.
     """
     size, lower, upper = np.array(buffers, np.int64).reshape(-1, 3).T.copy()
     r, w, d = np.array(constraints, np.int64).reshape(-1, 3).T
@@ -187,20 +139,6 @@ def _meetings(lower: NDArray[np.int64], upper: NDArray[np.int64]) -> tuple[NDArr
     i, j = np.concatenate([one, other]), np.concatenate([other, one])
     ascending = np.lexsort((j, i))
     return i[ascending], j[ascending]
-
-
-def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """Find the offset for a buffer, a multiple of `unit`, outside the ascending forbidden ranges `taken`."""
-    at, best, slack = 0, None, None
-    for low, high in taken:
-        if at < low:
-            if fit is Fit.FIRST:
-                return at
-            if slack is None or low - at < slack:
-                best, slack = at, low - at
-        if high > at:
-            at = -(-high // unit) * unit
-    return at if best is None else best
 
 
 def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:

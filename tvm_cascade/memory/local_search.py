@@ -12,7 +12,8 @@ from ctypes import byref, c_int64, c_uint64, c_void_p
 
 import numpy as np
 
-from tvm_cascade.memory.fit import Fit, Placer, place_in_order, top
+from tvm_cascade import native
+from tvm_cascade.memory.fit import Placer, top
 from tvm_cascade.native.xorshift import Xorshift
 from tvm_cascade.search_monitor import monitor
 
@@ -27,47 +28,19 @@ def improve(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tu
     """
     random, found = Xorshift(0), tuple(offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
-    run = improve_in_python if placer.library is None else _improve_compiled
     for done in range(0, tries, _POLLED):
         if top(placer.problem, found) <= goal or monitor().over():
             break
-        order, found = run(placer, order, found, goal, min(_POLLED, tries - done), random)
+        order, found = _improve(placer, order, found, goal, min(_POLLED, tries - done), random)
     return found
 
 
-def improve_in_python(
+def _improve(
     placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
 ) -> tuple[list[int], tuple[int, ...]]:
     """Run `tries` changes of `order`, and return the placement order and the layout."""
-    problem, order = placer.problem, list(order)
-    for _ in range(tries):
-        peak = top(problem, offsets)
-        if peak <= goal:
-            break
-        if random.draw(2):
-            later = random.draw(len(order))
-        else:
-            at = [k for k, i in enumerate(order) if offsets[i] + problem.buffers[i].size == peak]
-            later = at[random.draw(len(at))]
-        earlier = random.draw(later + 1)
-        trial = order.copy()
-        if random.draw(3):
-            trial[earlier], trial[later] = trial[later], trial[earlier]
-        else:
-            trial.insert(earlier, trial.pop(later))
-        placed = place_in_order(problem, trial, Fit.FIRST, placer.around, peak)
-        if placed is not None and top(problem, placed) <= peak:
-            order, offsets = trial, tuple(placed)
-    return order, offsets
-
-
-def _improve_compiled(
-    placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
-) -> tuple[list[int], tuple[int, ...]]:
-    """Run `improve_in_python`, compiled."""
     places, at, state = np.array(order, np.int64), np.array(offsets, np.int64), c_uint64(random.state)
-    assert placer.library is not None
-    answer = placer.library.tvm_cascade_improve_arena(
+    answer = native.library().tvm_cascade_improve_arena(
         c_int64(len(places)), c_void_p(places.ctypes.data), *placer.pointers, c_void_p(placer.tables[4].ctypes.data),
         c_int64(goal), c_int64(tries), byref(state), c_void_p(at.ctypes.data),
     )  # fmt: skip

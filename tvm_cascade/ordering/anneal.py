@@ -5,20 +5,49 @@ A move takes an operator to another step between its predecessors and successors
 by that much, and a move has to be counted only between both steps. Moves that raise the cost are accepted with
 probability `exp(-change / heat)`, and the heat falls to 0. An order below the best peak is kept, and the goal lowered.
 The number of moves ends the search; all numbers are integers, so results do not depend on the machine.
-`native/order_anneal.c` is the same in C.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from ctypes import c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
 
 from tvm_cascade import native
-from tvm_cascade.native.xorshift import Xorshift
-from tvm_cascade.ordering import compiled
-from tvm_cascade.ordering.anneal_settings import DRAWS, POLLED, SCALE, Settings, settings
+from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
+from tvm_cascade.ordering.order_tables import OUT_OF_MEMORY, Tables
 from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import monitor
+
+SCALE = 1024
+DRAWS = tuple(
+    round(-log((k + 0.5) / 4096) * SCALE) for k in range(4096)
+)  # of an exponential distribution, times `SCALE`
+POLLED = 4096  # moves after which the time is looked at
+_REACH = 40  # steps that an operator moves at most
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of an annealing run."""
+
+    lowest: int  # bytes: the run ends at an order of that peak
+    margin: int  # bytes by which it aims below the best peak
+    moves: int  # tried
+    heat: int  # bytes, at the start
+    reach: int = _REACH  # steps
+    seed: int = 1
+
+
+def settings(m: Model, region: Region, lowest: int, peak: int, moves: int, seed: int) -> Settings:
+    """Choose settings to suit the tensor sizes in a region."""
+    sizes = [m.demand[op] for op in members(region.after & ~region.before)]
+    return Settings(lowest, max(1, peak // 256), moves, 2 * sum(sizes) // max(1, len(sizes)), seed=seed)
 
 
 def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int, rounds: int) -> list[int]:
@@ -33,94 +62,33 @@ def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int
         if (peak := m.peak(best, region.before)) <= lowest:
             break
         monitor().report("order, annealing", k * moves // rounds, moves, peak, lowest)
-        best = anneal(m, region, best, settings(m, region, lowest, peak, moves // rounds, seed=rounds + k))
+        best = anneal(
+            m, region, best, settings(m, region, lowest, peak, moves // rounds, seed=rounds + k), monitor().over
+        )
     return best
 
 
-def anneal(m: Model, region: Region, order: Sequence[int], asked: Settings) -> list[int]:
-    """Search an order for the region with a peak at most that of `order`, until the monitor ends the search."""
-    library = native.library()
-    if library is not None and compiled.fits(m, asked.moves):
-        return compiled.anneal(library, m, region, order, asked, monitor().over)
-    return anneal_in_python(m, region, order, asked, monitor().over)
+class _Settings(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("lowest", "margin", "moves", "reach", "heat", "draws", "scale", "polled")),
+        ("seed", c_uint64),
+    ]
 
 
-def anneal_in_python(
-    m: Model, region: Region, order: Sequence[int], asked: Settings, stop: Callable[[], bool]
-) -> list[int]:
-    """Search as `anneal` does, in readable, slow Python."""
-    state = _State(m, region, list(order), asked)
-    for k in range(asked.moves):
-        if state.peak <= asked.lowest or (k % POLLED == 0 and stop()):
-            break
-        state.move(asked.heat * (asked.moves - k) // asked.moves)
-    return state.best
+def anneal(m: Model, region: Region, order: Sequence[int], asked: Settings, over: Callable[[], bool]) -> list[int]:
+    """Search an order for the region with a peak at most that of `order`, until `over()` returns True.
 
-
-class _State:
-    """The present order, the bytes used by each step, and the best order so far."""
-
-    def __init__(self, m: Model, region: Region, order: list[int], asked: Settings) -> None:
-        self.m, self.before, self.order, self.asked = m, region.before, order, asked
-        self.random = Xorshift(asked.seed)
-        self.peak, self.best, self.goal = 1 << 63, order, 0
-        self.floor = region.live  # bytes that are live before the first step
-        self.live = [region.live] * len(order)  # bytes before each step
-        self.used: list[int] = [0] * len(order)  # bytes while it runs
-        self._keep(0, *self._count(order, 0, len(order) - 1))
-        self._note()
-
-    def move(self, heat: int) -> None:
-        """Draw a move, and accept or refuse."""
-        source = self.random.draw(len(self.order))
-        first, last = self._range(source)
-        if first == last:
-            return
-        target = first + self.random.draw(last - first)
-        target += target >= source
-        low, high = min(source, target), max(source, target)
-        moved = self.order.copy()
-        moved.insert(target, moved.pop(source))
-        live, used = self._count(moved, low, high)
-        change = sum(max(0, u - self.goal) for u in used)
-        change -= sum(max(0, u - self.goal) for u in self.used[low : high + 1])
-        if change > 0 and change * SCALE > heat * DRAWS[self.random.draw(len(DRAWS))]:
-            return
-        self.order = moved
-        self._keep(low, live, used)
-        if change < 0:
-            self._note()
-
-    def _range(self, source: int) -> tuple[int, int]:
-        """Return the first and last step to which the operator at step `source` may move."""
-        op, m = self.order[source], self.m
-        first, last = max(0, source - self.asked.reach), min(len(self.order) - 1, source + self.asked.reach)
-        for k in range(first, source):
-            if m.predecessors[op] >> self.order[k] & 1:
-                first = k + 1
-        later = (k for k in range(source + 1, last + 1) if m.predecessors[self.order[k]] >> op & 1)
-        return first, next(later, last + 1) - 1
-
-    def _count(self, order: list[int], low: int, high: int) -> tuple[list[int], list[int]]:
-        """Count the bytes live before, and in use at, the steps `low` to `high` in `order`."""
-        done, live, lives, used = self.before, self.live[low], [], []
-        for op in order[:low]:
-            done |= 1 << op
-        for op in order[low : high + 1]:
-            need, change = self.m.step(done, op)
-            lives.append(live)
-            used.append(live + need)
-            live += change
-            done |= 1 << op
-        return lives, used
-
-    def _keep(self, low: int, live: list[int], used: list[int]) -> None:
-        self.live[low : low + len(live)] = live
-        self.used[low : low + len(used)] = used
-
-    def _note(self) -> None:
-        """Take the present order as the best if better, and aim lower."""
-        top = max((self.floor, *self.used))
-        if top < self.peak:
-            self.peak, self.best = top, self.order
-            self.goal = max(self.asked.lowest, top - self.asked.margin)
+    An exception in `over`, or Ctrl-C, ends the search and is raised again here.
+    """
+    t = Tables(m, region, asked.moves)
+    c = _Settings(
+        asked.lowest, asked.margin, asked.moves, asked.reach, asked.heat, len(DRAWS), SCALE, POLLED, asked.seed
+    )
+    steps, draws = np.array([t.number[op] for op in order], np.int64), np.array(DRAWS, np.int64)
+    with native.Stop(over) as stop:
+        answer = native.library().tvm_cascade_anneal_order(
+            ctypes.byref(t), ctypes.byref(c), c_void_p(draws.ctypes.data), c_void_p(steps.ctypes.data), stop.function
+        )
+    if answer == OUT_OF_MEMORY:
+        raise MemoryError("annealing of the order ran out of memory")
+    return [t.ops[k] for k in steps.tolist()]

@@ -37,7 +37,7 @@ class OrderOptions:
     budgeting: bool = True  # the first budget is the lower bound, instead of just below the best known peak
     dominance: bool = True  # run operators at once that cannot raise the peak (`ordering.dp`)
     moves: int = 6_000_000  # of annealing in total, where the first search ends without a proof; 0: none
-    work: int = 20_000_000  # steps tried in total; millions a second, or hundred thousands without the compiled search
+    work: int = 20_000_000  # steps tried in total; millions a second
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,12 @@
-"""The simulation of `native/simulate.c` in Python, step for step, for where no compiler was at hand."""
+"""The simulation of segments, of `native/simulate.c`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.cascading.simulate import Cascade
 
 Feeds = Sequence[Sequence[tuple[int, Sequence[int]]]]  # by member: its producers, and its steps' `AccessTables.waits`
 
