@@ -159,6 +159,14 @@ def above(best: float, bound: float) -> float:
     return (best / bound - 1) * 100 if bound else 0.0
 
 
+def above_text(best: float, bound: float) -> str:
+    """Say how far a result exceeds its bound: in per cent, or as a factor from ten on."""
+    gap = above(best, bound)
+    if gap >= 900:
+        return f"{best / bound:.0f} times as large"
+    return f"{'less than 0.1' if 0 < gap < 0.05 else f'{gap:.1f}'} % above it"
+
+
 def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
     """Yield the items, and report to the monitor how many are done."""
     for done, item in enumerate(items):

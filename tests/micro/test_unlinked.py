@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tvm_cascade
-from tvm_cascade.errors import InfeasibleError, MissingToolError
+from tvm_cascade.errors import InfeasibleError, MissingToolError, UsageError
 
 SHAPES = files("tvm_cascade.testing") / "data" / "shapes.tflite"
 
@@ -45,3 +45,22 @@ def test_an_arena_that_exceeds_the_board_is_refused_without_linking(tmp_path: Pa
         tvm_cascade.compile(
             str(SHAPES), target="cortex-m3", board="stm32vldiscovery", layerwise=True, link=False, output=tmp_path / "p"
         )
+
+
+def test_a_run_without_a_compiler_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tvm_cascade.compile(str(SHAPES), target="cortex-m4", output=tmp_path / "p", link=False, cache=False)
+    which, lines = shutil.which, list[str]()
+    monkeypatch.setattr(shutil, "which", lambda name: "qemu" if name.startswith("qemu") else None)
+    with pytest.raises(MissingToolError, match="arm-none-eabi-gcc is not installed"):
+        tvm_cascade.run(tmp_path / "p", progress=lines.append)
+    assert lines == []
+    monkeypatch.setattr(shutil, "which", which)
+
+
+def test_a_run_on_a_port_that_is_not_there_is_refused_before_any_work(tmp_path: Path) -> None:
+    pytest.importorskip("serial")
+    tvm_cascade.compile(str(SHAPES), target="pico", output=tmp_path / "p", link=False, cache=False)
+    lines: list[str] = []
+    with pytest.raises(UsageError, match="/dev/ttyNone: no such device; serial ports here"):
+        tvm_cascade.run(tmp_path / "p", port="/dev/ttyNone", progress=lines.append)
+    assert lines == []

@@ -18,7 +18,7 @@ from tvm_cascade.cli.signals import Terminated, stoppable
 from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
 from tvm_cascade.messages import printable, printable_lines
 from tvm_cascade.schema.refusal import Error
-from tvm_cascade.search_monitor import SearchMonitor, above
+from tvm_cascade.search_monitor import SearchMonitor
 
 _COLUMNS = 80  # of a terminal
 
@@ -38,15 +38,15 @@ def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
 
 
 def ended_early(data: Mapping[str, object]) -> str:
-    """Return the line for a `limited` result: the reason, and the gap to the search's bound if both are known."""
+    """Return the line for a `limited` result: the reason, and the bound that more time may come down to."""
     if not data.get("limited"):
         return ""
     pairs = (("peak_bytes", "search_bound_bytes"), ("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
     best, bound = next(((data[a], data[b]) for a, b in pairs if a in data and b in data), (None, None))
     gap = ""
-    if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
-        gap = f", at most {above(best, bound):.1f} % above the lower bound"
-    why = data.get("not_searched") or "the search was ended early: this is the best found so far"
+    if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound < best:
+        gap = f"; more time may find less, down to the lower bound of {bound}"
+    why = data.get("not_searched") or "the search was ended early: this is the best result so far"
     return f"\nlimited         {why}{gap}"
 
 

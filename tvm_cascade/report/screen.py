@@ -12,7 +12,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.layers import SOURCE, Layer
 from tvm_cascade.report.text import does_twice, peak_segment, smallest_of, work_factor
-from tvm_cascade.search_monitor import above
+from tvm_cascade.search_monitor import above_text
 
 COLUMNS = 80
 LINES = 24
@@ -115,8 +115,7 @@ def bound_text(plan: Plan, frontier: Sequence[tuple[int, float]]) -> str:
     if least <= plan.bound:
         return f"{plan.bound} bytes of arena: proven, no plan of the search space takes less"
     which = "the arena" if least == plan.peak else f"the smallest plan, {least} bytes,"
-    gap = above(least, plan.bound)
-    return f"{plan.bound} bytes of arena: {which} is {'less than 0.1' if gap < 0.05 else f'{gap:.1f}'} % above it"
+    return f"{plan.bound} bytes of arena: {which} is {above_text(least, plan.bound)}"
 
 
 def limits(plan: Plan, layers: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
 from tvm_cascade.cascading.plan import ROWS
 from tvm_cascade.schema.plan import Block, Memory, Placed
-from tvm_cascade.search_monitor import above
+from tvm_cascade.search_monitor import above_text
 from tvm_cascade.sizes import bytes_and_unit
 
 Traffic = Sequence[tuple[int, int]]  # bytes read and written, by memory of a plan
@@ -175,28 +175,33 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
     """
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
     least = smallest_of(plan, frontier)
-    what = "the arena lies" if least == plan.peak else f"the smallest plan found, of {least} bytes, lies"
-    twice, gap = does_twice(plan), f"{what} {above(least, plan.bound):.1f} % above"
-    every = bound_of(plan)
+    what = "the arena" if least == plan.peak else f"the smallest plan found, {least} bytes,"
+    twice, every = does_twice(plan), bound_of(plan)
     lines = [
         f"arena           {bytes_and_unit(plan.peak)}, everything counted",
         f"layer by layer  {bytes_and_unit(plan.baseline_peak)}, {gain:.2f}x the arena",
-        f"lower bound     none is proven where work is done twice; least of the forms searched {plan.bound} bytes ({gap})"
-        if twice
-        else f"lower bound     {plan.bound} bytes of the search space ({gap}), "
-        f"{every} of any schedule ({above(least, every):.1f} %)",
     ]
+    if twice:
+        lines.append("lower bound     none is proven where work is done twice")
+    else:
+        lines += [
+            f"lower bound     {plan.bound} bytes for plans of this search: {what} is {above_text(least, plan.bound)}",
+            f"                {every} bytes for any schedule: {what} is {above_text(least, every)}",
+        ]
     if bounds is not None:
         by_name = {"rows": bounds.rows, "pixels": bounds.pixels}
         scattered = any(s.row_addresses for s in plan.storages)
         left_out = not twice and plan.peak < min(bounds.rows, bounds.pixels)
-        plain = twice or scattered or left_out
-        gaps = [f"{n} {b} bytes" + ("" if plain else f" ({above(least, b):+.1f} %)") for n, b in by_name.items()]
-        arena = "the arena" if least == plan.peak else "the smallest plan found"
-        what = "no bounds of this plan, which does work twice" if twice else f"{arena} against the search space"
-        what = "no bounds of plans that leave out columns that nobody reads" if left_out else what
-        what = "no bounds of this plan, whose rows have addresses of their own" if scattered else what
-        lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
+        gaps = ", ".join(f"{bound} bytes by {name}" for name, bound in by_name.items())
+        if twice:
+            note = "; this plan does work twice and may take less"
+        elif scattered:
+            note = "; this plan addresses rows by a table and may take less"
+        elif left_out:
+            note = "; plans may take less that leave out columns without a reader"
+        else:
+            note = ""
+        lines.append(f"bounds at 1.00x {gaps}{note}")
     lines.append(f"work            {plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")
     if states := state_rows(plan):
         lines.append(f"states          {sum(s['bytes'] for s in states)} bytes of the arena are kept from call to call")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tvm_cascade import extras
 from tvm_cascade.errors import MissingToolError, UsageError
@@ -53,9 +54,12 @@ def seen() -> str:
 def resolve_port(port: str) -> str:
     """Return `port`; for `auto`, the port of the one connected board.
 
-    Raises `UsageError`, with a list of connected devices, unless there is exactly one.
+    Raises `UsageError`, with a list of connected devices, for a device file that does not exist, and for `auto` unless
+    exactly one board is connected.
     """
     if port != AUTO:
+        if port.startswith("/dev/") and not Path(port).exists():
+            raise UsageError(f"{port}: no such device; serial ports here: {listed(serial_ports())}")
         return port
     ports = serial_ports()
     if len(ports) != 1:

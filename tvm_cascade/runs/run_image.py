@@ -24,7 +24,7 @@ from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.host import HostProgram, run_host
 from tvm_cascade.emit.image import METADATA, Image, host_records, read_image, read_metadata
 from tvm_cascade.emit.network import Network
-from tvm_cascade.emit.toolchain import build_image, require_uart
+from tvm_cascade.emit.toolchain import build_image, find_tool, require_uart
 from tvm_cascade.emit.weights_file import read_weights_file
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.report.cost import total
@@ -146,6 +146,9 @@ def _board(image: Image, asked: RunRequest, progress: Progress) -> Board | None:
         )
     if asked.port is None:
         emulator.find_qemu(board)
+        built = image.folder / "build" / board.name / f"{image.name}.elf"
+        if image.target.family.links and not built.is_file():  # linked after the host run, if at all
+            find_tool(image.target.family.gcc, image.target.family.compiler_remedy)
     return board
 
 

@@ -70,8 +70,7 @@ def format_report(report: Substituted, limit: int = 40) -> str:
     if "measured" in report:
         lines += _measured(report["measured"])
     if not report["complete"]:
-        lines.append("the budget ended the search: a larger one may find more")
-    lines.append("no bound: nothing is known of graphs that were not reached")
+        lines.append("the budget ended the search: a larger one may find more; no bound is known")
     return "\n".join(lines)
 
 
@@ -106,4 +105,4 @@ def _measured(data: Trial) -> list[str]:
 
 def format_steps(steps: Sequence[Step]) -> list[str]:
     """One line for each step: its rule, the cost after it, the kinds of the operators that it matched."""
-    return [f"{i + 1:4} {s.rule:22} {s.cost:10.4g}  {' '.join(s.operators)}" for i, s in enumerate(steps)]
+    return [f"{i + 1:4} {s.rule:22} {s.cost:10.4f}  {' '.join(s.operators)}" for i, s in enumerate(steps)]
