@@ -20,9 +20,9 @@ from tvm_cascade.report.region_graph import region_graph
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.template import render
 from tvm_cascade.report.text import summary
-from tvm_cascade.search_monitor import above_text
 from tvm_cascade.report.timeline import timeline
 from tvm_cascade.results import PlanResult
+from tvm_cascade.search_monitor import above_text
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, resnet8
 from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_windows import random_graph
