@@ -126,6 +126,7 @@ setup(
         "tvm_cascade.report": ["templates/*"],
         "tvm_cascade.deploy": ["templates/*"],
         "tvm_cascade.schedules": ["data/*"],
+        "tvm_cascade.staging.kernels": ["*.cuh"],
     },
     install_requires=[
         "apache-tvm>=0.27,<0.28",  # what is tested: TVM moves its modules between minor versions

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.template import fill_template, template
 from tvm_cascade.emit.toolchain import find_tool, run_tool
 from tvm_cascade.errors import LoadError, ToolError, UsageError
 from tvm_cascade.plain_files import readable
@@ -28,32 +29,6 @@ Progress = Callable[[str], None]
 _WARM = 3  # runs before those that are timed
 _LIMIT_S = 600.0
 _FLAGS = ("-O2", "-std=gnu99", "-fno-strict-aliasing", "-DNDEBUG")
-_MAIN = """
-#include <stdint.h>
-#include <stdio.h>
-#include <time.h>
-#include "{name}.h"
-static const uint8_t *data;
-static uint8_t bytes[{size}];
-int main(void)
-{{
-    struct {name}_inputs inputs;
-    struct {name}_outputs outputs;
-    if (fread(bytes, 1, sizeof bytes, stdin) != sizeof bytes) return 2;
-    for (int run = 0; run < {runs}; ++run) {{
-        struct timespec begin, end;
-        (void){name}_map_inputs(&inputs);
-        (void){name}_map_outputs(&outputs);
-        data = bytes;
-{fill}
-        clock_gettime(CLOCK_MONOTONIC, &begin);
-        if ({name}_run(&inputs, &outputs) != 0) return 3;
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        printf("%lld\\n", (long long)(end.tv_sec - begin.tv_sec) * 1000000000LL + (end.tv_nsec - begin.tv_nsec));
-    }}
-    return 0;
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +154,8 @@ def _timed(image: Image, feed: Mapping[str, np.ndarray], repeat: int) -> tuple[f
         fill += f"        for (uint32_t i = 0; i < {spec.bytes}u; ++i) {place} = *data++;\n"
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as place:
         main, program = Path(place) / "main.c", Path(place) / "bench"
-        text = _MAIN.format(name=network.name, size=max(len(data), 1), runs=repeat + _WARM, fill=fill)
+        values = {"name": network.name, "size": str(max(len(data), 1)), "runs": str(repeat + _WARM), "fill": fill}
+        text = fill_template(template("benchmark.c.in"), values)
         main.write_text(text, encoding="utf-8")
         parts = [str(image.folder / name) for name in (*network.sources, *network.objects)]
         flags = (*_FLAGS, *network.c_flags, f"-I{image.folder}")

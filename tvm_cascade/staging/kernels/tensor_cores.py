@@ -12,6 +12,7 @@ sums known to TVM.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tvm.script import tirx as T
@@ -22,41 +23,7 @@ MULTIPLIED = ("float16", "bfloat16")
 TF32_FUNCTION = "tvm_cascade_tf32"
 _TF32_DEPTH = 8  # of a fragment
 _ACCUMULATOR = "wmma.accumulator"
-_TF32_SOURCE = (  # guarded, as TVM brings it along for each of its instances
-    """
-#ifndef TVM_CASCADE_TF32
-#define TVM_CASCADE_TF32
-template <int ROWS, int COLUMNS, int DEPTH, typename Sums>
-__forceinline__ __device__ void """
-    + TF32_FUNCTION
-    + """(Sums* sums, float* a, int a_stride, float* b, int b_stride) {
-  namespace wmma = nvcuda::wmma;
-  wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> left[ROWS];
-  wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::col_major> right[COLUMNS];
-#pragma unroll
-  for (int k = 0; k < DEPTH; ++k) {
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      wmma::load_matrix_sync(left[i], a + i * 16 * a_stride + k * 8, a_stride);
-#pragma unroll
-      for (int e = 0; e < left[i].num_elements; ++e) left[i].x[e] = wmma::__float_to_tf32(left[i].x[e]);
-    }
-#pragma unroll
-    for (int j = 0; j < COLUMNS; ++j) {
-      wmma::load_matrix_sync(right[j], b + j * 16 * b_stride + k * 8, b_stride);
-#pragma unroll
-      for (int e = 0; e < right[j].num_elements; ++e) right[j].x[e] = wmma::__float_to_tf32(right[j].x[e]);
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-      for (int j = 0; j < COLUMNS; ++j)
-        wmma::mma_sync(sums[i * COLUMNS + j], left[i], right[j], sums[i * COLUMNS + j]);
-  }
-}
-#endif
-"""
-)
+_TF32_SOURCE = "\n" + (Path(__file__).parent / "tf32.cuh").read_text(encoding="utf-8")  # guarded: TVM repeats it
 
 
 @cache
