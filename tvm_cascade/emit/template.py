@@ -1,10 +1,12 @@
-"""Text templates: files of the folder `templates/`, in which `@key@` is replaced by a value."""
+"""Text templates: files of the folder `templates/`, in which `@key@` is replaced by a value, or those of Jinja."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tvm_cascade.cores.families import Family
 
@@ -25,6 +27,20 @@ def template_folder(name: str) -> dict[str, str]:
 def fill_template(text: str, values: Mapping[str, str]) -> str:
     """Replace every `@key@` in `text` by its value; values are inserted literally, unknown keys left."""
     return re.sub(r"@(\w+)@", lambda match: values.get(match[1], match[0]), text)
+
+
+@cache
+def environment() -> Any:
+    """Return Jinja's environment of the templates `*.j2`: of text that is not escaped, statements on lines of their own."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # of exports alone: `compile` needs none
+
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 _STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the families of cores have in common
