@@ -67,7 +67,7 @@ class _Rust(PackageKind):
         write_sources(package, place, place, section_text(package, self.sections))
         headers = dict(package.headers())
         nets, jinja = package.networks, environment().overlay()
-        jinja.filters = jinja.filters | {"id": identifier, "type": _type, "array": _array, "about": _about, "zero": _zero, "row": _row}
+        jinja.filters = jinja.filters | _FILTERS
 
         def made(template: str, network: Network, **values: bool) -> str:
             streamed = [spec for spec in network.inputs if spec.streamed]
@@ -112,4 +112,5 @@ def _about(spec: TensorSpec) -> str:
     return f"`{spec.type_text}`{real}"
 
 
+_FILTERS = {"id": identifier, "type": _type, "array": _array, "about": _about, "zero": _zero, "row": _row}
 KIND = _Rust()
