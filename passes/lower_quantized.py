@@ -63,6 +63,8 @@ from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
+LIKE_ATTR = "cascade_like"  # of `main`: the library whose rounding is taken, where it is not LiteRT
+TFLM = "tflm"  # TensorFlow Lite Micro: fully connected layers are rounded twice
 INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
 _CLAMPED = ("max_pool2d", "stored_average")  # operators on stored integers whose functions clamp
 SOURCE_ATTR = "cascade.source"  # module attribute: `Source`
@@ -154,6 +156,16 @@ def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
     return mod
 
 
+def with_rounding_like(mod: Module, library: str) -> Module:
+    """Return a copy of `mod` whose `main` is marked by `LIKE_ATTR`: its operators round as those of `library`; `mod` itself
+    if that is empty."""
+    if not library:
+        return mod
+    mod = mod.clone()
+    mod["main"] = mod["main"].with_attr(LIKE_ATTR, library)
+    return mod
+
+
 def holds_integers(mod: Module) -> bool:
     """Whether any parameter or variable of `main` has a type of quantized values (`STORED_TYPES`)."""
     main = mod["main"]
@@ -181,6 +193,7 @@ class _Lowering:
         self.signed = signed_variables(self.func, self.bindings, operators)
         self.operators = read_operators(bound.items(), self.signed) if self.signed else operators
         self.definitions, self.real, self.inverse = bound, mark is not None, mark == INVERSE
+        self.twice = attributes(self.func).get(LIKE_ATTR) == TFLM
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 
@@ -264,7 +277,7 @@ class _Lowering:
             output = output.within(*(int(number_of(a)) for a in clip.value.args[1:3]))
         if output.is_one_value:
             return emitter.filled(shape_of(last), output.hi, output.dtype)
-        lowered = self._by_first(lowerings, Task(operator, output, emitter, self.real))
+        lowered = self._by_first(lowerings, Task(operator, output, emitter, self.real, self.twice))
         if lowered is None:
             return None
         for move in reversed(operator.moves):

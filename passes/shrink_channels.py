@@ -20,7 +20,8 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.integer.expressions import dtype_of, is_constant
 from tvm_cascade.passes.islands.reader import is_boundary, read_operators
-from tvm_cascade.passes.lower_quantized import REAL_ATTR
+from tvm_cascade.passes.lower_quantized import LIKE_ATTR, REAL_ATTR
+from tvm_cascade.passes.lower_quantized import TFLM as LIKE_TFLM
 from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.relax_functions import OF_OTHERS, bindings_of
 from tvm_cascade.passes.static_regions import loses_calls_out
@@ -31,7 +32,7 @@ from tvm_cascade.program.quant import BYTE_TYPES
 from tvm_cascade.schema.plan import Removed
 from tvm_cascade.substitution.dag import Node, Ref
 from tvm_cascade.substitution.dead_channels import has_dead_channels, without_dead_channels
-from tvm_cascade.substitution.integer_arithmetic import REAL, TFLITE
+from tvm_cascade.substitution.integer_arithmetic import REAL, TFLITE, TFLM
 
 _WEIGHTED = ("conv2d", "matmul")
 _VIEWS = ("reshape", "permute_dims")
@@ -120,9 +121,10 @@ def _constants(value: Any) -> Iterator[Any]:
 
 
 def _shrunk(func: relax.Function) -> tuple[relax.Function, tuple[RemovedChannels, ...]]:
-    real = REAL_ATTR in dict(func.attrs or {})
+    marks = dict(func.attrs or {})
+    real, of_files = REAL_ATTR in marks, TFLM if marks.get(LIKE_ATTR) == LIKE_TFLM else TFLITE
     read = read_function(func, OpaqueChannels(real))
-    done = without_dead_channels(read.dag, read.constants, REAL if real else TFLITE)
+    done = without_dead_channels(read.dag, read.constants, REAL if real else of_files)
     if not done.layers:
         return func, ()
     names = {ref: name for name, ref in read.files.items()}

@@ -153,6 +153,8 @@ def order(
         Seconds after which the search ends with the best order so far.
     input_shapes, until, from_
         As in `load`.
+    like : "tflm", optional
+        Fully connected layers of a `.tflite` file are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds them once.
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out.
     progress : function

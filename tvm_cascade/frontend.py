@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import tvm
 
 from tvm_cascade import checks
-from tvm_cascade.errors import CascadeError, LoadError
+from tvm_cascade.errors import CascadeError, LoadError, UsageError
 from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.cut import FileGraph, Remedy, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
@@ -44,20 +44,32 @@ __all__ = [
 MAX_FILE_BYTES = 1 << 30
 
 _Shapes = Mapping[str, tuple[int, ...]]
-_Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput], bool], tvm.IRModule]
+_Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput], bool, str], tvm.IRModule]
 # An importer of a format is imported with the first file of it.
 
 
 def _tflite(
-    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput], unrolled: bool
+    path: Path,
+    data: bytes,
+    input_shapes: _Shapes,
+    stateless: bool,
+    fixed: Sequence[FixedInput],
+    unrolled: bool,
+    like: str,
 ) -> tvm.IRModule:
     from tvm_cascade.importers.tflite.load import load_tflite
 
-    return load_tflite(path, data, input_shapes, stateless, fixed, unrolled)
+    return load_tflite(path, data, input_shapes, stateless, fixed, unrolled, like)
 
 
 def _onnx(
-    path: Path, data: bytes, input_shapes: _Shapes, _stateless: bool, _fixed: Sequence[FixedInput], unrolled: bool
+    path: Path,
+    data: bytes,
+    input_shapes: _Shapes,
+    _stateless: bool,
+    _fixed: Sequence[FixedInput],
+    unrolled: bool,
+    _like: str,
 ) -> tvm.IRModule:
     from tvm_cascade.importers.onnx.load import load_onnx
 
@@ -85,6 +97,7 @@ def load(
     stateless: bool = False,
     input_value: Mapping[str, object] | None = None,
     unrolled: bool = False,
+    like: str | None = None,
 ) -> tvm.IRModule:
     """Read the model in the file `path` into a Relax module.
 
@@ -109,6 +122,8 @@ def load(
     unrolled : bool
         Every step of a Loop, Scan or WHILE is written out, as rewrites and schedules of stages want it; without it such a node
         is one operator that runs its body in every step.
+    like : "tflm", optional
+        Fully connected layers of a `.tflite` file are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds them once.
 
     Returns
     -------
@@ -135,7 +150,9 @@ def load(
     fixed, shapes = checks.input_values("input_value", input_value), dict(input_shapes or {})
     data, known = fixed_in_file(path, data, fixed, shapes)
     shapes = {name: shape for name, shape in shapes.items() if name not in {f.name for f in known}}
-    mod = loader(path, cut_data(path, data, cut), shapes, stateless, fixed, unrolled)
+    if like and loader is not _tflite:
+        raise UsageError(f"--like {like} is about .tflite files, and {path.name} is none: leave it out")
+    mod = loader(path, cut_data(path, data, cut), shapes, stateless, fixed, unrolled, like or "")
     check_types(path, mod)
     mod = with_fixed(attach(mod, replace(io_spec(mod), cut=cut)), () if known else fixed, known)
     mod = with_input_domains(with_index_inputs(with_scales(mod)))

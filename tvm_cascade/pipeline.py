@@ -136,10 +136,14 @@ def load(
             raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
         if request.input_value:
             raise UsageError("a module's inputs are fixed as it is loaded: load(path, input_value=...)")
+        if request.like:
+            raise UsageError("a module's rounding is chosen as it is loaded: load(path, like=...)")
         return _sliding(_shrunk(Loaded(model, "network", request=request), progress), request)
     name = Path(model).stem
     asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
-    mod = frontend.load(model, request.input_shapes, *asked, {f.name: f for f in request.input_value}, unrolled)
+    mod = frontend.load(
+        model, request.input_shapes, *asked, {f.name: f for f in request.input_value}, unrolled, request.like
+    )
     progress(f"{name}: reading the graph")
     storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
     for tensor, (stored, real) in storable.items():

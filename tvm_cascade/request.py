@@ -77,6 +77,9 @@ class LoadRequest(Asked):
     state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
     input_value: Annotated[tuple[FixedInput, ...], checks.input_values] = ()  # inputs that always have one value
     stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
+    like: Annotated[str | None, checks.optional(checks.choice("tflm"))] = (
+        None  # whose rounding a .tflite file gets; None: LiteRT's
+    )
     shrink: Annotated[bool, checks.flag] = True  # leave out channels of quantized layers that are dead, bit for bit
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str | int, checks.time_axis] = 1  # that the window slides along; "time": the first after the batch
@@ -413,6 +416,7 @@ class PlanningKeywords(TypedDict, total=False):
     state: Mapping[str, str] | None
     input_value: Mapping[str, Any] | None
     stateless: bool
+    like: str | None
     shrink: bool
     hop: int | None
     axis: str | int

@@ -113,6 +113,7 @@ class IoSpec:
     cut: Cut = WHOLE  # of the model's file
     states: tuple[State, ...] = ()
     fixed: tuple[FixedInput, ...] = ()  # inputs of the file that are no inputs of the network
+    like: str = ""  # the library whose rounding was asked for; empty: LiteRT's
 
     @property
     def own_inputs(self) -> tuple[TensorSpec, ...]:

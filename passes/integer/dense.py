@@ -5,6 +5,9 @@ For fully connected layers the reference computes `rha(double(acc) * e)` with `e
 monotone in `acc`, so they are equal everywhere if they are equal around each step of the output: `_proved` checks that for
 every channel at compile time. If a multiplier of 31 bits fails the check, the double's 53 bits are used, in two products;
 if that fails too, the layer is not lowered.
+
+TensorFlow Lite Micro and CMSIS-NN rescale the sum as a convolution's instead (`Task.dense_twice`): MBQM, or for int16 one
+rounding by a multiplier of 16 bits.
 """
 
 from __future__ import annotations
@@ -34,12 +37,17 @@ def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
     weights, data = as_signed(weights, data)
     out = task.output
     units, depth = data.shape
+    once = x.dtype == "int16"
     bias = channel_bias(bias, units)
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
     total = np.abs(data.astype("int64") - weights.zero_point).sum(1) * x.reach + np.abs(bias.astype("int64"))
     wide = int(total.max()) > INT32_MAX
-    if out.once and not wide:
+    rounding = {"rounding": "once, half away from zero"}
+    if task.dense_twice and not out.once and (once or not wide):
+        scaling, rounding = ChannelScaling.of(out, real, bias, int(total.max()), once), {}
+        sums = "int64" if wide else "int32"
+    elif out.once and not wide:
         scaling, sums = ChannelScaling.of(out, real, bias, int(total.max()), once=False), "int32"
     else:
         scaling = RoundedOnce.of(out, real, bias, total, wide=x.dtype == "int16" and wide)
@@ -61,7 +69,7 @@ def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
         input_zero_point=x.zero_point,
         weight_zero_point=weights.zero_point,
         **weight_type(weights),
-        **{"rounding": "once, half away from zero", **out.described},
+        **{**rounding, **out.described},
         kernel_layout="OI",
     )
 
@@ -248,7 +256,8 @@ def _lower_batch_matmul(task: Task, bias: np.ndarray | None) -> Value:
     is_int16 = a.dtype == "int16"
     if not is_int16 and bound > INT32_MAX:
         raise NotLowered("a product whose sum exceeds 32 bits")
-    scaling = _scaling(a, b, out, added, bound, fully_connected=max(len(a.shape), len(b.shape)) == 2 and not task.real)
+    of_matrices = max(len(a.shape), len(b.shape)) == 2 and not task.real
+    scaling = _scaling(a, b, out, added, bound, fully_connected=of_matrices and not task.dense_twice)
 
     def compute(x: Tensor, y: Tensor, *constants: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")

@@ -158,6 +158,9 @@ class Task:
     output: Output
     emitter: Emitter
     of_reals: bool = False  # every operator of the file is defined on real numbers, as in ONNX and PyTorch
+    dense_twice: bool = (
+        False  # fully connected layers are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds once
+    )
 
     @property
     def attributes(self) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     data, given = spec.inputs[0], spec.attributes
     if not {data.dtype, spec.output.dtype} <= RANGES.keys() or weights.dtype != np.int8 or weights.ndim != 2:
         return None
-    if given.rounding not in (ROUNDING, ONCE) or given.kernel_layout != "OI":
+    if given.rounding not in (ROUNDING, ONCE, None) or given.kernel_layout != "OI":
         return None
     if len(data.shape) != 2 or data.shape[1] != weights.shape[1]:
         return None
@@ -44,10 +44,10 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, RANGES[data.dtype])
     m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))
     plan = plan_single if multiplier.dtype == np.int32 else plan_wide
-    even = given.rounding == ONCE
-    requantize = (
-        plan_requantize(m, s, *bounds, zero_out, (lo, hi), True) if even else plan(m, s, bounds, zero_out, (lo, hi))
-    )
+    if given.rounding == ROUNDING:
+        requantize = plan(m, s, bounds, zero_out, (lo, hi))
+    else:
+        requantize = plan_requantize(m, s, *bounds, zero_out, (lo, hi), given.rounding == ONCE)
     if requantize is None:
         return None
     conv = QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)

@@ -71,7 +71,9 @@ class Check:
             shape[sliding.window_axis] = sliding.window
             first = {sliding.name: np.zeros(shape, sliding.dtype)}
         kept = {s.spec.name: s.array for s in self._interface.states if s.returned}
-        return open_reference(path, {**first, **kept, **self._interface.fixed_arrays}, self._scales)
+        return open_reference(
+            path, {**first, **kept, **self._interface.fixed_arrays}, self._scales, self._interface.like
+        )
 
     @property
     def _sliding(self) -> TensorSpec | None:

@@ -16,16 +16,21 @@ import numpy as np
 Model: TypeAlias = Any  # the schema's object tree
 
 
-def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+def repaired(data: bytes, like: str = "") -> tuple[bytes, tuple[str, ...]]:
     """Rewrite a model so that the reference is right, and return the model with the changes made; `data` itself if
-    nothing changed.
+    nothing changed. With `like` "tflm", fully connected layers become convolutions, which LiteRT rounds as TensorFlow Lite
+    Micro rounds both.
 
     Raises whatever flatbuffers raises for a file that is no model.
     """
     from ai_edge_litert import schema_py_generated as schema
 
     model = object_tree(data)
-    notes = [note for graph in model.subgraphs or () for note in _Editor(schema, model, graph).repair()]
+    notes = [
+        note
+        for graph in model.subgraphs or ()
+        for note in _Editor(schema, model, graph).repair(_REPAIRS | (_OF_TFLM if like == "tflm" else {}))
+    ]
     return (packed(model), tuple(dict.fromkeys(notes))) if notes else (data, ())
 
 
@@ -60,13 +65,13 @@ class _Editor:
         self.made: list[Any] = []
         self._names = {v: k for k, v in vars(schema.BuiltinOperator).items() if isinstance(v, int)}
 
-    def repair(self) -> list[str]:
-        """Rewrite every operator with a known defect; return a note for each."""
+    def repair(self, repairs: Mapping[str, Callable[[_Editor, Any], str]]) -> list[str]:
+        """Rewrite every operator with a repair; return a note for each."""
         notes, old = [], list(self._graph.operators or ())
         for op in old:
             code = self._model.operatorCodes[op.opcodeIndex]
             name = self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
-            note = _REPAIRS[name](self, op) if name in _REPAIRS else ""
+            note = repairs[name](self, op) if name in repairs else ""
             notes += [f"{name}: {note}"] if note else []
             self.made.append(op)
         self._graph.operators = self.made
@@ -161,6 +166,42 @@ def _bias(edit: _Editor, op: Any) -> str:
         return ""
     op.builtinOptions.quantizedBiasType = types.INT32
     return "told that its bias has 32 bits"
+
+
+def _rounded_twice(edit: _Editor, op: Any) -> str:
+    """Compute a fully connected layer by a 1x1 convolution of one row, which is rounded twice.
+
+    int16 are rounded once, by a multiplier of 16 bits.
+    """
+    types, shape_of = edit.schema.TensorType, lambda index: [int(d) for d in edit.tensor(index).shape]
+    x, weights, *bias = (int(i) for i in op.inputs if i >= 0)
+    if edit.kind(x) not in (types.INT8, types.INT16) or len(shape_of(weights)) != 2:
+        return ""
+    y, (units, depth), (scale, zero) = int(op.outputs[0]), shape_of(weights), edit.quantization(x)
+    row = (1, 1, np.prod(shape_of(x), dtype=int) // depth, depth)
+    quantization = copy(edit.tensor(weights).quantization)
+    held = [edit.new(row, edit.kind(x), scale, zero)]
+    edit.before("RESHAPE", edit.reshaping(x, row), held[0], "ReshapeOptions")
+    if np.any(quantization.zeroPoint):  # of a tensor alone: the input twice, each with about half of w - zero point
+        stored = edit.data(weights, "int8").astype("int16") - np.int16(quantization.zeroPoint[0])
+        halves = np.concatenate([stored // 2, stored - stored // 2], axis=1)
+        twice = edit.new((*row[:3], 2 * depth), edit.kind(x), scale, zero)
+        held[0] = edit.before("CONCATENATION", held * 2, twice, "ConcatenationOptions", axis=3)
+        kernel, depth = edit.constant(halves, "int8", float(quantization.scale[0])), 2 * depth
+    else:
+        edit._graph.tensors.append(copy(edit.tensor(weights)))
+        kernel = len(edit._graph.tensors) - 1
+        edit.tensor(kernel).quantization, edit.tensor(kernel).name = quantization, f"{kernel}"
+    edit.tensor(kernel).shape, edit.tensor(kernel).shapeSignature = [units, 1, 1, depth], None
+    edit.tensor(kernel).quantization.quantizedDimension = 0
+    held.append(kernel)
+    wide = edit.kind(x) == types.INT16
+    held += bias or [edit.constant(np.zeros(units), "int64" if wide else "int32", 1.0)]
+    made = edit.new((*row[:3], units), edit.kind(y), *edit.quantization(y))
+    how = {"fusedActivationFunction": op.builtinOptions.fusedActivationFunction if op.builtinOptions is not None else 0}
+    edit.before("CONV_2D", held, made, "Conv2DOptions", **_WINDOW, **how)
+    _become(edit, op, "RESHAPE", edit.reshaping(made, shape_of(y)), "ReshapeOptions")
+    return "rounded twice, as in TensorFlow Lite Micro"
 
 
 def _sum(edit: _Editor, op: Any) -> str:
@@ -280,6 +321,7 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
         "SVDF": _svdf,
     }
 )
+_OF_TFLM = {"FULLY_CONNECTED": _rounded_twice}
 
 
 Tensor: TypeAlias = Mapping[str, Any]  # what the interpreter tells of one

@@ -64,17 +64,17 @@ class Expected:
     note: str = ""  # `Reference.note`
 
 
-def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None) -> Reference:
+def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None, like: str = "") -> Reference:
     """Open the reference for the file's suffix.
 
     If the model takes floats, stored integers are dequantized by their `scales` first; `inputs`, the first inputs, give
-    the shapes left open by the file.
+    the shapes left open by the file. A `.tflite` file is computed with the rounding of the library `like`; empty: LiteRT's.
 
     Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for an unknown suffix and for
     inputs that do not match the model, `LoadError` for a file that is damaged or refused by the reference.
     """
     if path.suffix == ".tflite":
-        return LiteRtReference(path, inputs, scales or {})
+        return LiteRtReference(path, inputs, scales or {}, like)
     if path.suffix == ".onnx":
         return _OnnxReference(path, scales or {})
     if path.suffix == ".pt2":
@@ -211,8 +211,8 @@ def _read(path: Path, read: Callable[[], Any]) -> Any:
 class LiteRtReference:
     """LiteRT's reference kernels on a `.tflite` file; raises as `open_reference` does."""
 
-    def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
-        """Open an interpreter; `inputs` gives the shapes left open by the file."""
+    def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales, like: str = "") -> None:
+        """Open an interpreter; `inputs` gives the shapes left open by the file, `like` as for `open_reference`."""
         try:
             data = readable(path).read_bytes()
         except OSError as error:
@@ -220,7 +220,7 @@ class LiteRtReference:
         if data[4:8] != b"TFL3":
             raise LoadError(path, "not a TFLite model" if data else "is empty")
         self._path, self._scales = path, scales
-        self.interpreter, note, refused = _interpreter(data, path, inputs)
+        self.interpreter, note, refused = _interpreter(data, path, inputs, like)
         self.by = f"LiteRT's {'ordinary' if refused else 'reference'} kernels"
         self.note = "; ".join(filter(None, [note, refused, doubts(self.interpreter)]))
         self._details = _named_details(self.interpreter.get_input_details())
@@ -274,7 +274,7 @@ def _require_same(
             )
 
 
-def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str, str]:
+def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray], like: str) -> tuple[Any, str, str]:
     """Make an interpreter, with the changes made to hide known defects and the reference kernels' refusal, if any.
 
     If the reference kernels refuse the model, the ordinary kernels run. `inputs` give the extents left open by the
@@ -283,7 +283,7 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
     litert = extras.load("ai-edge-litert", ".interpreter")
     Interpreter, OpResolverType = litert.Interpreter, litert.OpResolverType
     try:
-        data, changes = repaired(data)
+        data, changes = repaired(data, like)
         cleared = _cleared(data)
     except Exception as error:  # flatbuffers raises whatever reading beyond the end gives
         raise LoadError(path, "not a TFLite model, or truncated") from error

@@ -188,6 +188,8 @@ _PLANNING = (
     _INPUT_VALUE,
     option(LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: "
            "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
+    option(LoadRequest, "like", "Give a .tflite file the rounding of this library: tflm rounds fully connected layers twice, as "
+           "TensorFlow Lite Micro and CMSIS-NN do, where LiteRT rounds once. `run --check` then does so, too."),
     _SHRINK,
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),

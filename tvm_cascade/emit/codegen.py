@@ -335,4 +335,5 @@ def emit_network(
         kept=kept,
         fixed=io.fixed,
         weights=stored,
+        like=io.like,
     )

@@ -229,6 +229,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         kept=interface.kept,
         fixed=interface.fixed,
         weights=interface.weights,
+        like=interface.like,
     )
 
 

@@ -126,6 +126,7 @@ class Interface:
     kept: tuple[int, int] = (0, 0)  # begin and bytes of the states in the arena, where no memories were named
     fixed: tuple[FixedInput, ...] = ()  # inputs of the model's file that are folded in
     weights: StoredWeights | None = None  # None: linked with the network's constants
+    like: str = ""  # see `IoSpec`
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
@@ -152,7 +153,7 @@ class Interface:
         made |= {"states": [state.to_dict() for state in self.states]}
         made |= {"fixed": [one.to_dict() for one in self.fixed]}
         made |= {"weights": None if self.weights is None else asdict(self.weights)}
-        absent = {key for key in ("memories", "states", "fixed", "weights") if not made[key]}
+        absent = {key for key in ("memories", "states", "fixed", "weights", "like") if not made[key]}
         absent |= {"kept"} if not self.kept[1] else set()
         return {key: value for key, value in made.items() if key not in absent}
 
@@ -286,6 +287,7 @@ class EmittedNetwork:
     kept: tuple[int, int] = (0, 0)  # see `Interface`
     fixed: tuple[FixedInput, ...] = ()  # see `Interface`
     weights: StoredWeights | None = None  # see `Interface`
+    like: str = ""  # see `IoSpec`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -304,8 +306,8 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept, self.fixed, self.weights)
-        return Interface(self.name, self.inputs, self.outputs, *place, *more)
+        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept, self.fixed)
+        return Interface(self.name, self.inputs, self.outputs, *place, *more, self.weights, self.like)
 
     @property
     def record(self) -> Network:

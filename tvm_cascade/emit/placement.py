@@ -33,7 +33,7 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
             plan.graph.outputs, io.outputs, _c_names(io.outputs, "output", names), strict=True
         )
     ]
-    return IoSpec(tuple(inputs), tuple(outputs), io.cut, io.states, io.fixed)
+    return IoSpec(tuple(inputs), tuple(outputs), io.cut, io.states, io.fixed, io.like)
 
 
 def placed_states(io: IoSpec) -> tuple[PlacedState, ...]:

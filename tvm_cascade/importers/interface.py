@@ -55,7 +55,7 @@ def io_spec(mod: Any) -> IoSpec:
             cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
             states = tuple(State(name, bytes.fromhex(first), returned) for name, first, returned in raw["states"])
             fixed = tuple(FixedInput.from_dict(one) for one in raw["fixed"])
-            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states, fixed)
+            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states, fixed, raw["like"])
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 

@@ -1,7 +1,8 @@
 """The numbers that integer programs compute for quantized operators, per channel and in numpy.
 
 `dead_channels` folds constant channels with it, so it has to equal the kernels bit for bit: those of TFLite's reference
-(`TFLITE`), or one rounding of the real value (`REAL`), as ONNX and PyTorch define quantized operators.
+(`TFLITE`; `TFLM` with two roundings in fully connected layers), or one rounding of the real value (`REAL`), as ONNX and
+PyTorch define quantized operators.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Arithmetic:
     """How results are rounded; `real`: once, half to even."""
 
     real: bool
+    dense_twice: bool = False  # fully connected layers are rounded as convolutions, as in TensorFlow Lite Micro
 
     def multipliers(self, node: Node, scales: Array, weights: str) -> Array:
         """Return the real multipliers of a `qconv2d` or `qmatmul` from sums to the output, float64, by output channel.
@@ -45,7 +47,7 @@ class Arithmetic:
 
     def stored(self, node: Node, sums: Array, multipliers: Array) -> Array:
         """Return the stored outputs of a `qconv2d` or `qmatmul`, int64, from its sums (biases included), int64, by channel."""
-        if node.kind == "qmatmul" and not self.real:
+        if node.kind == "qmatmul" and not (self.real or self.dense_twice):
             return self._clamped(node, fp.rounded(sums.astype("float64") * multipliers).astype("int64"))
         rescale = fp.rescale_even if self.real else fp.rescale
         return self._clamped(node, rescale(sums, *fp.quantize_multipliers(multipliers)))
@@ -85,4 +87,4 @@ class Arithmetic:
         return np.minimum(np.maximum(scaled + zero, max(lo, low)), min(hi, high))
 
 
-TFLITE, REAL = Arithmetic(False), Arithmetic(True)
+TFLITE, TFLM, REAL = Arithmetic(False), Arithmetic(False, True), Arithmetic(True)

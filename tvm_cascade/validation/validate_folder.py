@@ -42,7 +42,7 @@ def validate_folder(
         for first, last in batches(samples, (*network.inputs, *network.outputs), program.most):
             feeds = samples.batch(first, last)
             whole = [{**feed, **network.interface.fixed_arrays} for feed in feeds]
-            reference = reference or open_reference(path, whole[0], scales)
+            reference = reference or open_reference(path, whole[0], scales, network.interface.like)
             for k, made in enumerate(program.run(feeds)):
                 label = None if samples.labels is None else int(samples.labels[first + k])
                 tally.add(made, reference.anew(whole[k]), label)

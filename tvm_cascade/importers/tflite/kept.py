@@ -31,11 +31,13 @@ def tensor_key(tensor: int) -> Key:
 class Variables:
     """What the variables of a network hold while it is converted: an array, or a value of Relax."""
 
-    def __init__(self, states: tuple[FileState, ...] = (), stateless: bool = False, unrolled: bool = False) -> None:
+    def __init__(
+        self, states: tuple[FileState, ...] = (), stateless: bool = False, unrolled: bool = False, like: str = ""
+    ) -> None:
         """With `stateless`, recurrent operators begin every call anew, those in loops with the first step. Loops are written
-        out if `unrolled`.
+        out if `unrolled`; `like` names the library by which operators round, see `lower_quantized.LIKE_ATTR`.
         """
-        self.stateless, self.unrolled = stateless, unrolled
+        self.stateless, self.unrolled, self.like = stateless, unrolled, like
         self.states: Mapping[Key, FileState] = {state.key: state for state in states}
         self.initial: dict[Key, np.ndarray] = {}
         self.now: dict[Key, Value] = {}  # what the states hold, of those that were read or assigned

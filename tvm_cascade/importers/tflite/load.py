@@ -24,6 +24,7 @@ from tvm_cascade.importers.tflite.kept import Variables
 from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
 from tvm_cascade.importers.tflite.states import file_states, with_state_ends
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.lower_quantized import with_rounding_like
 from tvm_cascade.passes.main_rewriting import blocks_closed
 from tvm_cascade.passes.small_weights import with_small_floats, with_small_weights
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
@@ -36,6 +37,7 @@ def load_tflite(
     stateless: bool = False,
     fixed: Sequence[FixedInput] = (),
     unrolled: bool = False,
+    like: str = "",
 ) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Inputs that are `fixed` stay parameters of the module, which read as constants."""
     try:
@@ -48,7 +50,7 @@ def load_tflite(
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: dict[int, str] = {}
         builders: list[Any] = []
-        variables = Variables(states, stateless, unrolled)
+        variables = Variables(states, stateless, unrolled, like)
 
         def made(*args: Any) -> Converter:
             one = Converter(*args, missing=missing, variables=variables)
@@ -68,8 +70,8 @@ def load_tflite(
         mod = with_graph(mod, graph_of(model))
         found = _with_computed_outputs(path, model, mod, spec)
         sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
-        read = attach(mod, replace(found, states=variables.declared(sizes)))
-        read = with_small_floats(read, model.small_floats)
+        read = attach(mod, replace(found, states=variables.declared(sizes), like=like))
+        read = with_small_floats(with_rounding_like(read, like), model.small_floats)
         return with_small_weights(read) if model.small_constants else read
     except CascadeError:
         raise

@@ -62,6 +62,13 @@ def _activated(net: Network, value: Value, output: stock.TensorWrapper, activati
     )
 
 
+def _has_small_bias(inputs: list[Any]) -> bool:
+    """Return True for data of int16 whose bias has 32 bits."""
+    bias = inputs[2] if len(inputs) > 2 and inputs[2].tensor_idx >= 0 else None
+    types = tflite.TensorType
+    return bias is not None and inputs[0].tensor.Type() == types.INT16 and bias.tensor.Type() == types.INT32
+
+
 @converts("FULLY_CONNECTED")
 def _fully_connected(net: Network, op: Operator) -> Value:
     """TFLite flattens every input to [-1, K] and gives the result the output's declared shape; the importer fails on
@@ -69,6 +76,8 @@ def _fully_connected(net: Network, op: Operator) -> Value:
     inputs = net.get_input_tensors(op)
     if inputs[1].tensor_idx < 0 or len(net.shape(inputs[1])) != 2:
         raise UnsupportedForm("FULLY_CONNECTED with weights that are no matrix")
+    if net.variables.like and _has_small_bias(inputs):
+        raise UnsupportedForm("FULLY_CONNECTED of int16 with a bias of 32 bits, under --like: its rounding is another")
     units, depth = net.shape(inputs[1])
     shape = net.shape(inputs[0])
     flat = [int(np.prod(shape)) // depth, depth]

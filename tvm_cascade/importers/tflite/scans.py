@@ -17,6 +17,7 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
+from tvm_cascade.passes.lower_quantized import with_rounding_like
 from tvm_cascade.passes.main_rewriting import Value, blocks_closed, relax
 from tvm_cascade.passes.scan_operator import Steps, lower_scan
 
@@ -202,7 +203,13 @@ def scanned(
         finals=tuple(read[k] for k in proper),
     )
     initial = [_constant(values[k], expressions[k]) for k in proper]
-    found = lower_scan(net.bb, builder.get(), how, initial, [expressions[k] for k in (*sequences, *passed)])
+    found = lower_scan(
+        net.bb,
+        with_rounding_like(builder.get(), net.variables.like),
+        how,
+        initial,
+        [expressions[k] for k in (*sequences, *passed)],
+    )
     ends: list[Any] = [None] * len(values)
     for k, value in zip([*(k for k in proper if read[k]), *written], found, strict=True):
         ends[k] = value
