@@ -26,11 +26,8 @@ def repaired(data: bytes, like: str = "") -> tuple[bytes, tuple[str, ...]]:
     from ai_edge_litert import schema_py_generated as schema
 
     model = object_tree(data)
-    notes = [
-        note
-        for graph in model.subgraphs or ()
-        for note in _Editor(schema, model, graph).repair(_REPAIRS | (_OF_TFLM if like == "tflm" else {}))
-    ]
+    repairs = {**_REPAIRS, **_OF_TFLM} if like == "tflm" else _REPAIRS
+    notes = [note for graph in model.subgraphs or () for note in _Editor(schema, model, graph).repair(repairs)]
     return (packed(model), tuple(dict.fromkeys(notes))) if notes else (data, ())
 
 
@@ -177,15 +174,15 @@ def _rounded_twice(edit: _Editor, op: Any) -> str:
     x, weights, *bias = (int(i) for i in op.inputs if i >= 0)
     if edit.kind(x) not in (types.INT8, types.INT16) or len(shape_of(weights)) != 2:
         return ""
-    y, (units, depth), (scale, zero) = int(op.outputs[0]), shape_of(weights), edit.quantization(x)
+    y, (units, depth), (x_scale, zero) = int(op.outputs[0]), shape_of(weights), edit.quantization(x)
     row = (1, 1, np.prod(shape_of(x), dtype=int) // depth, depth)
     quantization = copy(edit.tensor(weights).quantization)
-    held = [edit.new(row, edit.kind(x), scale, zero)]
+    held = [edit.new(row, edit.kind(x), float(x_scale), zero)]
     edit.before("RESHAPE", edit.reshaping(x, row), held[0], "ReshapeOptions")
     if np.any(quantization.zeroPoint):  # of a tensor alone: the input twice, each with about half of w - zero point
         stored = edit.data(weights, "int8").astype("int16") - np.int16(quantization.zeroPoint[0])
         halves = np.concatenate([stored // 2, stored - stored // 2], axis=1)
-        twice = edit.new((*row[:3], 2 * depth), edit.kind(x), scale, zero)
+        twice = edit.new((*row[:3], 2 * depth), edit.kind(x), float(x_scale), zero)
         held[0] = edit.before("CONCATENATION", held * 2, twice, "ConcatenationOptions", axis=3)
         kernel, depth = edit.constant(halves, "int8", float(quantization.scale[0])), 2 * depth
     else:
@@ -197,7 +194,8 @@ def _rounded_twice(edit: _Editor, op: Any) -> str:
     held.append(kernel)
     wide = edit.kind(x) == types.INT16
     held += bias or [edit.constant(np.zeros(units), "int64" if wide else "int32", 1.0)]
-    made = edit.new((*row[:3], units), edit.kind(y), *edit.quantization(y))
+    y_scale, y_zero = edit.quantization(y)
+    made = edit.new((*row[:3], units), edit.kind(y), float(y_scale), y_zero)
     how = {"fusedActivationFunction": op.builtinOptions.fusedActivationFunction if op.builtinOptions is not None else 0}
     edit.before("CONV_2D", held, made, "Conv2DOptions", **_WINDOW, **how)
     _become(edit, op, "RESHAPE", edit.reshaping(made, shape_of(y)), "ReshapeOptions")
@@ -321,7 +319,7 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
         "SVDF": _svdf,
     }
 )
-_OF_TFLM = {"FULLY_CONNECTED": _rounded_twice}
+_OF_TFLM: Mapping[str, Callable[[_Editor, Any], str]] = {"FULLY_CONNECTED": _rounded_twice}
 
 
 Tensor: TypeAlias = Mapping[str, Any]  # what the interpreter tells of one
