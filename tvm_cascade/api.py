@@ -153,8 +153,6 @@ def order(
         Seconds after which the search ends with the best order so far.
     input_shapes, until, from_
         As in `load`.
-    like : "tflm", optional
-        Fully connected layers of a `.tflite` file are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds them once.
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out.
     progress : function
@@ -847,6 +845,8 @@ def plan(
         The window slides by `hop` rows along "time", axis 1, or another by its number; a frame keeps at most `hop_state` bytes.
     stored_io, stateless : bool
         Inputs and outputs are stored integers, where the file has floats; recurrent layers of `.tflite` begin every call anew.
+    like : "tflm", optional
+        Fully connected layers of a `.tflite` file are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds them once.
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out; every output keeps every bit.
     database : path, optional
