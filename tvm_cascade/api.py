@@ -901,8 +901,9 @@ def compile(
     emit, optimise : str, optional, and str
         Kernels as C99 ("c") or as an LLVM object ("obj"), None: the better for the target; made for "size", "speed" or
         "balanced".
-    require : str, optional
-        "optimized" refuses a network where a layer with multiply-accumulates has the generic kernel.
+    require : str or sequence of str, optional
+        "optimized" refuses a network where a layer with multiply-accumulates has the generic kernel, "no-heap" an image with
+        functions of a heap, "no-float" an image that computes on floats.
     name : str, optional
         Of the network in files and functions; None takes that of the model's file.
     link : bool

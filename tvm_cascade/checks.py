@@ -68,6 +68,20 @@ class choice:
         return value
 
 
+class several:
+    """Check for one or several texts in `known`; return them without repetition."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+        self._one = choice(*known)
+
+    def __call__(self, option: str, value: Any) -> tuple[str, ...]:
+        given = () if value is None else (value,) if isinstance(value, str) else value
+        if not isinstance(given, Sequence):
+            raise refusal(option, value, f"give some of {', '.join(self.known)}")
+        return tuple(dict.fromkeys(self._one(option, one) for one in given))
+
+
 def time_axis(option: str, value: Any) -> int:
     """Convert a number, a text, or "time" (axis 1) to the number of an axis behind the batch."""
     given: Any = int(value) if isinstance(value, str) and value.isdecimal() else 1 if value == "time" else value

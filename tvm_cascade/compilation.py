@@ -24,6 +24,7 @@ from tvm_cascade.boards.room import room_of
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
 from tvm_cascade.cores import Core, get_core, kernel_target
 from tvm_cascade.emit import firmware
+from tvm_cascade.emit.audit import AUDITS, require_audited
 from tvm_cascade.emit.firmware import Emitted
 from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
 from tvm_cascade.emit.host import HostProgram
@@ -141,6 +142,13 @@ def build_options(request: Request) -> BuildOptions:
         raise UsageError(
             f"--flash caps the flash of an image, and none is linked for {target.name}: choose another --target"
         )
+    audits = [name for name in request.emit.require if name in AUDITS]
+    if audits and not request.emit.link:
+        raise UsageError(f"--require {audits[0]} audits the linked image; leave --no-link out")
+    if audits and not target.family.links:
+        raise UsageError(
+            f"--require {audits[0]} audits an image, and none is linked for {target.name}: choose another --target"
+        )
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
@@ -168,7 +176,11 @@ def _unlinked(request: Request, target: Core) -> str:
     gcc, remedy = target.family.gcc, target.family.compiler_remedy
     if shutil.which(gcc) is not None:
         return ""
-    if (request.plan.ram, request.plan.flash, request.emit.board) != (None, None, None):
+    if {*request.emit.require} & {*AUDITS} or (request.plan.ram, request.plan.flash, request.emit.board) != (
+        None,
+        None,
+        None,
+    ):
         raise MissingToolError(
             gcc, f"{remedy}; or --no-link writes the project, whose RAM and flash are then not checked"
         )
@@ -183,7 +195,7 @@ def plan_for(
     """
     with SearchMonitor(request.plan.time_limit) as limit:
         planned = _planned(loaded, request, build, progress)
-        if request.emit.require == "optimized":
+        if "optimized" in request.emit.require:
             _require_optimized(planned, request.target)
         progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")
         pipeline.check(planned, lambda line: progress(f"{loaded.name}: {line}"))
@@ -380,6 +392,8 @@ def write_project(
     with publish(folder, keep) as staging:
         hook, plan = request.emit.hook, made.told.plan
         written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress, cost, _file(model)))
+        if (elf := written[-1].elf) is not None:
+            require_audited(staging / elf, build.target.family, request.emit.require, plan.graph)
     return written[0]
 
 

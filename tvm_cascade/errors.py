@@ -177,6 +177,13 @@ class NotOptimizedError(CascadeError):
     exit_status = 1
 
 
+class AuditError(CascadeError):
+    """A linked image with a heap or floats, where `--require no-heap` or `no-float` was given."""
+
+    kind = "audit"
+    exit_status = 1
+
+
 class ValidationError(CascadeError):
     """A solution refused by its independent validator: a defect in this project, never in the input."""
 

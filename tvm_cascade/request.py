@@ -210,9 +210,8 @@ class EmitRequest(Asked):
     emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
     optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
-    require: Annotated[str | None, checks.optional(checks.choice("optimized"))] = (
-        None  # refuse networks with layers that have the generic kernel; None: take it where there is no other
-    )
+    require: Annotated[tuple[str, ...], checks.several("optimized", "no-heap", "no-float")] = ()  # refuse generic
+    # kernels of layers with multiply-accumulates; functions of a heap; computing on floats, in software or hardware
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     report: Annotated[Path | None, checks.optional(checks.page_or_folder)] = None  # an .html file or a folder
     link: Annotated[bool, checks.flag] = True  # the image; False: write the project alone
@@ -446,7 +445,7 @@ class CompileKeywords(PlanKeywords, total=False):
     board: str | None
     emit: str | None
     optimise: str
-    require: str | None
+    require: str | Sequence[str] | None
     name: str | None
     hook: bool
     link: bool

@@ -1,4 +1,4 @@
-"""`compile --require optimized` refuses generic kernels; symbols of the linked image are audited."""
+"""`compile --require` refuses generic kernels, a heap and floats; symbols of the linked image are audited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from click.testing import CliRunner
 
 import tvm_cascade
 from tvm_cascade.cli.group import tvm_cascade as main
-from tvm_cascade.errors import NotOptimizedError
+from tvm_cascade.cores import get_core
+from tvm_cascade.emit.audit import require_audited
+from tvm_cascade.emit.toolchain import run_tool
+from tvm_cascade.errors import AuditError, NotOptimizedError, UsageError
+from tvm_cascade.graph import Graph
+from tvm_cascade.testing.onnx_layers import Layers
 
 onnx = pytest.importorskip("onnx")
 
@@ -74,3 +79,64 @@ def test_heap_and_float_functions_of_the_image_are_listed(
     assert symbols[0] == {"heap": [], "soft_float": []} and symbols[1]["heap"] == []
     product = {"cortex-m0plus": ["__aeabi_fadd", "__aeabi_fmul"], "riscv32": ["__addsf3", "__mulsf3"]}.get(target, [])
     assert set(product) <= set(symbols[1]["soft_float"]) and bool(product) == bool(symbols[1]["soft_float"])
+
+
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4", "cortex-m55", "riscv32"])
+def test_an_integer_image_has_no_heap_and_no_floats(target: str, tmp_path: Path, emulator: None) -> None:
+    every = ("optimized", "no-heap", "no-float")
+    assert tvm_cascade.compile(INTEGERS, target=target, output=tmp_path / "p", require=every).elf
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        ("cortex-m0plus", "__aeabi_f"),
+        ("cortex-m4", r"v\w+\.f32 in "),
+        ("cortex-m55", r"v\w+\.f"),
+        ("riscv32", "__addsf3"),
+    ],
+)
+def test_floats_are_refused_with_their_layers(
+    target: str, what: str, floats: Path, tmp_path: Path, emulator: None
+) -> None:
+    """A unit for floats computes floats, too: the audit is of instructions there."""
+    match = f"--require no-float: the image has {what}.*layers of floats: y.*; quantize the network"
+    with pytest.raises(AuditError, match=match) as error:
+        tvm_cascade.compile(floats, target=target, output=tmp_path / "p", require=["no-float", "no-heap"])
+    assert "y" in error.value.operators and error.value.exit_status == 1 and not (tmp_path / "p").exists()
+    assert tvm_cascade.compile(floats, target=target, output=tmp_path / "p", require="no-heap").elf
+
+
+def test_floats_at_the_ends_alone_have_their_own_remedy(tmp_path: Path, emulator: None) -> None:
+    layers = Layers()
+    result = layers.stored(layers.node("Conv", layers.stored("x"), layers.weight((4, 4, 3, 3), 0)), 0.5)
+    layers.save(tmp_path / "ends.onnx", result, (1, 4, 6, 6), 4)
+    asked = {"target": "cortex-m4", "output": tmp_path / "p", "require": "no-float"}
+    with pytest.raises(AuditError, match=r"layers that convert floats: .*; --stored-io leaves them to the application"):
+        tvm_cascade.compile(tmp_path / "ends.onnx", **asked)
+    assert tvm_cascade.compile(tmp_path / "ends.onnx", **asked, stored_io=True).elf
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "riscv32"])
+def test_a_heap_is_named_with_its_caller(target: str, tmp_path: Path, emulator: None) -> None:
+    source, elf, core = tmp_path / "a.c", tmp_path / "a.elf", get_core(target)
+    source.write_text(
+        "#include <stdlib.h>\nvoid *volatile kept; void *_sbrk(int n) { return (void *)n; }\n"
+        "void *sbrk(int n) { return _sbrk(n); }\n"
+        "__attribute__((noinline)) void grow(void) { kept = malloc(8); }\nvoid Reset_Handler(void) { grow(); }\n"
+    )
+    flags = (*core.gcc_flags, "-nostartfiles", "-Wl,-eReset_Handler")
+    run_tool((core.family.gcc, *flags, str(source), "-o", str(elf)))
+    with pytest.raises(AuditError, match=r"--require no-heap: the image has .*(malloc|sbrk).*; .* or leave") as error:
+        require_audited(elf, core.family, ["no-heap"], Graph((), (), (), ()))
+    assert "called by" in str(error.value)
+    require_audited(elf, core.family, ["no-float"], Graph((), (), (), ()))
+
+
+def test_an_audit_needs_an_image(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="audits the linked image; leave --no-link out"):
+        tvm_cascade.compile(INTEGERS, target="cortex-m4", output=tmp_path / "p", require="no-heap", link=False)
+    with pytest.raises(UsageError, match="audits an image, and none is linked for host"):
+        tvm_cascade.compile(INTEGERS, target="host", output=tmp_path / "p", require="no-float")
+    with pytest.raises(UsageError, match="--require 'none': give optimized, no-heap or no-float"):
+        tvm_cascade.compile(INTEGERS, target="cortex-m4", output=tmp_path / "p", require="none")

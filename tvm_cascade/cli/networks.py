@@ -58,7 +58,8 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")
 @option(EmitRequest, "optimise", "What kernels are made for: few bytes of code, or few instructions.")
 @option(EmitRequest, "require", "Refuse a network where a layer with multiply-accumulates has the generic kernel, several times "
-        "slower than one made for the core: `optimized`.")  # fmt: skip
+        "slower than one made for the core (`optimized`); an image with malloc, free or sbrk (`no-heap`); one that computes on "
+        "floats, in software or hardware (`no-float`). Once for each.")  # fmt: skip
 @option(KernelRequest, "tune", "Count variants of kernels in the board's emulator and take the best (minutes).")
 @option(KernelRequest, "metaschedule", "With --target host: let MetaSchedule tune row kernels on this machine; records are kept "
         "in this folder and used again.", metavar="DIR")  # fmt: skip

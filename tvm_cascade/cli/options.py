@@ -53,6 +53,8 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
         told |= {"type": str, "callback": parse_hertz, "metavar": "HZ"}
     elif isinstance(check, checks.choice):
         told["type"] = click.Choice(check.known)
+    elif isinstance(check, checks.several):
+        told |= {"type": click.Choice(check.known), "multiple": True, "show_default": False}
     elif check is checks.time_axis:
         told |= {"type": str, "show_default": "time"}  # click would take the default's, which is a number
     elif isinstance(check, checks.number):
