@@ -36,10 +36,8 @@ MOST_MACS = 300_000_000  # of networks that are run: code that is made quickly t
 _MARGIN = 64  # bytes of random data in front of the arena and behind it
 _MARKER = "cascade_segment"  # the call with which the driver marks where a segment begins
 _INVOKE, _OPERATOR = "invoke_segment", "operator"  # names in the module that is built
-_NEAR = {
-    "float32": 1e-4,
-    "float64": 1e-4,
-}  # of floats: difference, as a factor of the largest value; others: `_NEAR_HALF`
+# of floats: difference, as a factor of the largest value; others: `_NEAR_HALF`
+_NEAR = {"float32": 1e-4, "float64": 1e-4}
 _NEAR_HALF = 2e-2
 _FEW = 0.02  # share of elements that may lie apart where operators jump, such as from a float to the next integer
 

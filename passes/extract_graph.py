@@ -49,9 +49,8 @@ class Extracted:
 
     graph: Graph
     operators: tuple[Computation | None, ...]  # by operator index; None for views
-    source: Source | None = field(
-        default=None, compare=False, repr=False
-    )  # the calls that the operators were read from
+    # the calls that the operators were read from
+    source: Source | None = field(default=None, compare=False, repr=False)
 
 
 class Analyses:

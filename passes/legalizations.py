@@ -159,9 +159,8 @@ def _powers(bb: Any, call: Any) -> Any:
     if dtype.startswith("float"):
         return _by_tvm(bb, call)
     bits = int(dtype.removeprefix("u").removeprefix("int"))
-    most = (
-        bits if exponent is None else int(np.abs(exponent).max(initial=0))
-    )  # beyond it results wrap, or bases are -1, 0, 1
+    # beyond it results wrap, or bases are -1, 0, 1
+    most = bits if exponent is None else int(np.abs(exponent).max(initial=0))
     product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
     shape = shape_of(call)
 

@@ -45,9 +45,8 @@ class PreparedGraph:
     kernels: tuple[RowKernel | None, ...]  # the row kernel of each operator; None for views
 
     core: KernelTarget = field(default_factory=KernelTarget)
-    known: Analyses = field(
-        default_factory=Analyses, compare=False, kw_only=True
-    )  # shared with other candidates of the network
+    # shared with other candidates of the network
+    known: Analyses = field(default_factory=Analyses, compare=False, kw_only=True)
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """List the kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's

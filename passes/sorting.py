@@ -29,9 +29,8 @@ from tvm_cascade.passes.integer.untyped import (
     tirx,
 )
 
-_NODE, _SIZE, _CHILD, _HELD = range(
-    4
-)  # among the scratch of the kernel: where a place sinks, in how many; its child; a place
+# among the scratch of the kernel: where a place sinks, in how many; its child; a place
+_NODE, _SIZE, _CHILD, _HELD = range(4)
 
 
 def sort(bb: Builder, call: Call) -> Value:
@@ -183,7 +182,6 @@ class _Line:
         if not str(a.ty.dtype).startswith("float"):
             return tirx.any(a > b, tirx.all(a.equal(b), one < other))
         larger = tirx.any(a > b, tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b))))
-        equal = tirx.any(
-            a.equal(b), tirx.all(tirx.isnan(a), tirx.isnan(b))
-        )  # not by `Not(a < b)`: TVM makes it `b <= a`
+        # not by `Not(a < b)`: TVM makes it `b <= a`
+        equal = tirx.any(a.equal(b), tirx.all(tirx.isnan(a), tirx.isnan(b)))
         return tirx.any(larger, tirx.all(equal, one < other))

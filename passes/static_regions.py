@@ -24,11 +24,8 @@ _CALLS_OUT = {
     "call_builtin_with_ctx", "call_dps_packed", "call_inplace_packed", "call_py_func", "call_pure_packed",
     "call_tir_inplace", "call_tir_with_grad", "invoke_closure", "invoke_pure_closure",
 }  # fmt: skip
-_OF_THE_MACHINE = (
-    "relax.memory.",
-    "relax.builtin.",
-    "relax.vm.",
-)  # operators that allocate, or view memory as another type
+# operators that allocate, or view memory as another type
+_OF_THE_MACHINE = ("relax.memory.", "relax.builtin.", "relax.vm.")
 # TVM has libraries or kernels of its own for these, before legalization
 _DISPATCHED = {"cumprod", "cumsum", "multinomial_from_uniform"}
 FOLLOWS = ""  # reason of a tuple, tuple item or alias that is unsupported only because its operand is

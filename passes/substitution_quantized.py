@@ -20,9 +20,8 @@ from tvm_cascade.program.quant import BYTE_TYPES, Quant
 from tvm_cascade.substitution.dag import Pool, Ref
 from tvm_cascade.substitution.rules_quantized import quantized_sum
 
-_Weights = tuple[
-    np.ndarray, np.ndarray, int
-]  # (out, in / groups, height, width) or (in, out); scales (out); zero point
+# (out, in / groups, height, width) or (in, out); scales (out); zero point
+_Weights = tuple[np.ndarray, np.ndarray, int]
 
 
 class QuantizedReader:

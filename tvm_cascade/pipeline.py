@@ -78,9 +78,8 @@ class Loaded:
 
     mod: IRModule
     name: str  # of its file, without what follows the last dot
-    storable: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # float inputs that are only quantized -> bytes stored, and as floats
+    # float inputs that are only quantized -> bytes stored, and as floats
+    storable: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     file: Path | None = None  # that it was read from, as `request` says
     request: LoadRequest = field(default_factory=LoadRequest)
     removed: tuple[RemovedChannels, ...] = ()  # dead channels, by layer

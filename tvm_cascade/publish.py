@@ -152,9 +152,8 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
     finally:
         if lock.is_locked:
             with suppress(OSError):  # Windows removes it as it is released
-                os.unlink(
-                    lock.lock_file
-                )  # while it is held: whoever waits for it sees that it has gone, and makes it anew
+                # while it is held: whoever waits for it sees that it has gone, and makes it anew
+                os.unlink(lock.lock_file)
             lock.release()
 
 

@@ -94,9 +94,8 @@ class PlanResult:
     rewritten: schema.Rewritten | None = None  # substitutions made, and why; with `rewrite`, why none too
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
-    concats: str = field(
-        default="", kw_only=True
-    )  # text: concats read in parts and channel tiling, what they save, or why there are none
+    # text: concats read in parts and channel tiling, what they save, or why there are none
+    concats: str = field(default="", kw_only=True)
     candidates: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # those applied -> how exact they are
     groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # projection -> number of channel groups
     in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
@@ -110,9 +109,8 @@ class PlanResult:
     frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
-    weights_in: Mapping[str, int] = field(
-        default_factory=dict, kw_only=True
-    )  # bytes of weights that are copied into memories that were named, by name
+    # bytes of weights that are copied into memories that were named, by name
+    weights_in: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     ram_weight_bytes: int = field(default=0, kw_only=True)  # of weights that are copied to RAM, beside the arena
     # plans the network again for `flash_points`; None where there are none
     flash_planner: Callable[[], tuple[FlashPoint, ...]] | None = field(
@@ -121,23 +119,20 @@ class PlanResult:
     storage: str = field(default="linked", kw_only=True)  # of the weights: linked, section, file or stream
     placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
-    limited: bool = field(
-        default=False, kw_only=True
-    )  # whether a limit ended a search: more time may give a smaller arena
+    # whether a limit ended a search: more time may give a smaller arena
+    limited: bool = field(default=False, kw_only=True)
     # by operator, tensors of the model's file that it came from
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
     removed: tuple[schema.Removed, ...] = field(default=(), kw_only=True)  # dead channels, by layer
     file_macs: int = field(default=0, kw_only=True)  # of the file's network, dead channels included
     file_weight_bytes: int = field(default=0, kw_only=True)  # of its constants
-    not_searched: str = field(
-        default="", kw_only=True
-    )  # text: what the search leaves out because of the network's size
+    # text: what the search leaves out because of the network's size
+    not_searched: str = field(default="", kw_only=True)
     file: str = field(default="", kw_only=True)  # the model, as it was given
     core: str = field(default="", kw_only=True)  # that the plan is for
     room: Room | None = field(default=None, kw_only=True)  # of the board that was given
-    rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = field(
-        default=((), ()), kw_only=True
-    )  # without a board: of the boards with this core, and of all others
+    # without a board: of the boards with this core, and of all others
+    rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = field(default=((), ()), kw_only=True)
     command: str = field(default="", kw_only=True)  # command line of this plan
     next_step: str = field(default="", kw_only=True)  # and the one that compiles it
 

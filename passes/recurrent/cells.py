@@ -60,9 +60,8 @@ class Recurrence:
     """A recurrent layer without its weights. Axes are s (steps), d (directions), b (batch) and u (units, depth or states)."""
 
     kind: str  # lstm, gru or rnn
-    functions: tuple[
-        tuple[Activation, ...], ...
-    ]  # of each direction: of the gates, the candidate, and an LSTM's output
+    # of each direction: of the gates, the candidate, and an LSTM's output
+    functions: tuple[tuple[Activation, ...], ...]
     backward: tuple[bool, ...] = (False,)  # of each direction: whether it starts at the last step
     clip: float = 0.0  # bound on the magnitude of what activations of gates are applied to; 0 for none
     cell_clip: float = 0.0  # bound on the magnitude of an LSTM's cell state; 0 for none

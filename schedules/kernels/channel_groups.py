@@ -32,9 +32,8 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, inlined
 
 _WRITTEN_OUT = 32  # most terms of a sum that is unrolled
 
-Place = Callable[
-    [Sequence[Expr]], tuple[Buffer, list[Expr]]
-]  # indices of a block's buffer to where the kernel holds it
+# indices of a block's buffer to where the kernel holds it
+Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
 
 
 def groups_of(func: PrimFunc) -> int:

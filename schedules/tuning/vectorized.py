@@ -16,12 +16,8 @@ from tvm_cascade.schedules.tir import collect, dtype_of, elements, int_value, ir
 _BITS = 128  # of a vector
 _WORD, _LINE = 4, 16  # bytes that an instruction moves, and an iteration of `memcpy`
 _MOVED = 4  # words that are moved without a call
-_CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (
-    20,
-    10,
-    4,
-    1,
-)  # instructions of a call: its own, and by what it has left to copy
+# instructions of a call: its own, and by what it has left to copy
+_CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (20, 10, 4, 1)
 _LACKING = (ir.Call, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")

@@ -125,9 +125,8 @@ class Board:
     memories: Mapping[str, Memory] = field(default_factory=dict)  # RAMs that `--memory` may name, the fastest first
     clock: int | None = None  # highest of the core, in Hz
     supply: Supply | None = None
-    sources: Mapping[str, str] = field(
-        default_factory=dict
-    )  # where figures come from, by the key that they stand under
+    # where figures come from, by the key that they stand under
+    sources: Mapping[str, str] = field(default_factory=dict)
     source: str = field(default="", compare=False, repr=False)  # text of the file
     derived: bool = field(default=False, compare=False)  # its file names another one for the microcontroller
 

@@ -89,9 +89,8 @@ class _Walk:
         self.live: dict[int, Units] = {}  # bytes by tensor
         across = sum(self.tables.tensor_rows[t] * self.tables.unit_bytes(t, ROW) for t in self.costs.across[end])
         self.live_bytes = np.full(rounds + 1, across, np.int64)
-        self.made_bytes = np.zeros(
-            rounds + 1, np.int64
-        )  # of tensors that the members make: more members change nothing
+        # of tensors that the members make: more members change nothing
+        self.made_bytes = np.zeros(rounds + 1, np.int64)
         for t in self.costs.across[end]:
             rows = self.tables.tensor_rows[t] * self.tables.unit_bytes(t, ROW)
             self.live[t] = np.full(rounds + 1, rows, np.int64)

@@ -67,9 +67,8 @@ class _Node:
     edge: _Edge | None = None
     children: list[int] = field(default_factory=list)  # tensors whose reader makes this one
     beside: dict[int, _Bytes] = field(default_factory=dict)  # by child: least bytes of the other children
-    below: _Bytes = field(
-        default_factory=lambda: np.zeros(0)
-    )  # least bytes of the tensors that lead to it, and of itself
+    # least bytes of the tensors that lead to it, and of itself
+    below: _Bytes = field(default_factory=lambda: np.zeros(0))
     above: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of all others, and of its live pixels
 
 
@@ -268,9 +267,8 @@ class _Pebbles:
             maker.beside = self._beside(maker)
         others = maker.above + maker.resting + maker.beside.pop(tensor)
         counts, size = edge.counts, node.pixel_bytes
-        allowed = (
-            np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1
-        )  # most that the reader has made
+        # most that the reader has made
+        allowed = np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1
         if self._kept(tensor):
             return np.minimum.accumulate(others)[allowed]
         alive = np.maximum(counts.between, np.minimum(edge.needed, counts.pixels) - counts.completed)

@@ -56,9 +56,8 @@ class Forms:
     tried: tuple[int, ...]  # widths
     counts: tuple[int, ...]  # tensors with a halo
     starts: Table  # for each width the index of its first stripe, in tables by stripe
-    ranges: Mapping[
-        int, tuple[Table, Table]
-    ]  # by operator: first column and the one after the last, by count and stripe
+    # by operator: first column and the one after the last, by count and stripe
+    ranges: Mapping[int, tuple[Table, Table]]
     widths: Mapping[int, Table]  # by inner tensor, by count and width
     halo_columns: Mapping[int, Table]
     extra_macs: Table

@@ -98,9 +98,8 @@ class Memory:
         sizes = [t.bytes for t in self.plan.graph.tensors]
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.layouts = [self._layout(t) for t in self.plan.graph.tensors]
-        self.marks = np.zeros(
-            self.plan.allocation.peak, np.bool_
-        )  # for `check_clobbering`; all are False outside of it
+        # for `check_clobbering`; all are False outside of it
+        self.marks = np.zeros(self.plan.allocation.peak, np.bool_)
 
     def _layout(self, tensor: Tensor) -> _Layout:
         storage = self.plan.storages[tensor.index]

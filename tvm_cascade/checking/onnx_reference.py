@@ -24,10 +24,8 @@ Arrays = Mapping[str, np.ndarray]
 ONNX_FLOATS = (1, 10, 11, 16)  # onnx.TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16
 _INSTALL = f"{extras.remedy('onnxruntime')}, whose ONNX Runtime --check then uses"
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
-_PADS = {
-    "ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"),
-    "MaxPool": (b"SAME_LOWER",),
-}  # operator -> values of auto_pad that the evaluator gets wrong
+# operator -> values of auto_pad that the evaluator gets wrong
+_PADS = {"ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"), "MaxPool": (b"SAME_LOWER",)}
 
 
 def read_onnx(path: Path) -> Any:

@@ -117,9 +117,8 @@ def extents_of(op: OpFeatures, multiplied: str) -> Extents | None:
     """Derive the matrix product from an operator's features; None if there is none, or only one per group."""
     if op.kind not in ("conv2d", "dense") or not op.weight_bytes or not op.macs:
         return None
-    columns = max(
-        1, op.weight_bytes // (_ARITHMETIC[multiplied].item * op.reduction)
-    )  # the weights' and, fused, a bias's
+    # the weights' and, fused, a bias's
+    columns = max(1, op.weight_bytes // (_ARITHMETIC[multiplied].item * op.reduction))
     while op.output_elements % columns:
         columns -= 1
     return Extents(op.output_elements // columns, columns, op.reduction, _taps(op) if op.kind == "conv2d" else 1)

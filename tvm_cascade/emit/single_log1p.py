@@ -14,9 +14,8 @@ import numpy as np
 
 _f = np.float32
 _ONE, _HALF = _f(1.0), _f(0.5)
-_SERIES = tuple(
-    map(_f, (0.14798198640, 0.15313838422, 0.18183572590, 0.22222198546, 0.28571429849, 0.4, 2 / 3))
-)  # of R
+# of R
+_SERIES = tuple(map(_f, (0.14798198640, 0.15313838422, 0.18183572590, 0.22222198546, 0.28571429849, 0.4, 2 / 3)))
 _LOG2_HIGH, _LOG2_LOW = _f(6.9313812256e-01), _f(9.0580006145e-06)  # their sum is log(2)
 _TINY, _SMALL, _MOST = _f(2.0**-29), _f(0.41421387), _f(1.414214)  # near sqrt(2) - 1 and sqrt(2), as fdlibm has them
 

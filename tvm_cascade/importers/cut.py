@@ -180,9 +180,8 @@ def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
     """The sentence that proposes to begin a network behind the operators `at`; empty where it would not leave them out."""
     start = tuple(dict.fromkeys(name for i in sorted(at) for name in graph.nodes[i].writes))
     used = {name for i, node in enumerate(graph.nodes) if i not in at for name in node.reads}
-    start = tuple(
-        name for name in start if name and name in used
-    )  # ONNX leaves out inputs and outputs by an empty name
+    # ONNX leaves out inputs and outputs by an empty name
+    start = tuple(name for name in start if name and name in used)
     if not start:
         return ""
     try:

@@ -130,9 +130,8 @@ def _conflicts(
 def _meetings(lower: NDArray[np.int64], upper: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """List the pairs of positions with overlapping lives `[lower, upper)`, in both orders, ascending."""
     by_start = np.argsort(lower, kind="stable")
-    count = np.searchsorted(lower[by_start], upper[by_start]) - np.arange(
-        1, len(lower) + 1
-    )  # that begin during its life
+    # that begin during its life
+    count = np.searchsorted(lower[by_start], upper[by_start]) - np.arange(1, len(lower) + 1)
     first = np.repeat(np.arange(len(lower)), count)
     behind = np.arange(len(first)) - np.repeat(np.cumsum(count) - count, count) + 1
     one, other = by_start[first], by_start[first + behind]

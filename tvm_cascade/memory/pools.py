@@ -75,9 +75,8 @@ class _Search:
     """Assignments of buffers to memories, laid out in turn until a layout fits."""
 
     asked: PlacementProblem
-    cuts: list[tuple[int, list[int]]] = field(
-        default_factory=list
-    )  # memory, and buffers that do not fit there together
+    # memory, and buffers that do not fit there together
+    cuts: list[tuple[int, list[int]]] = field(default_factory=list)
     smaller: dict[int, int] = field(default_factory=dict)  # memory, or ALL -> bytes that it is taken to have
     failed: int = 0  # layouts that failed, of which no conflict is known
     proven: bool = True  # whether only assignments were left out that have no layout

@@ -25,9 +25,8 @@ from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import monitor
 
 SCALE = 1024
-DRAWS = tuple(
-    round(-log((k + 0.5) / 4096) * SCALE) for k in range(4096)
-)  # of an exponential distribution, times `SCALE`
+# of an exponential distribution, times `SCALE`
+DRAWS = tuple(round(-log((k + 0.5) / 4096) * SCALE) for k in range(4096))
 POLLED = 4096  # moves after which the time is looked at
 _REACH = 40  # steps that an operator moves at most
 

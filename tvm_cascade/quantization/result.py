@@ -24,9 +24,8 @@ class QuantizeResult:
     per_channel_layers: int  # those of the quantized ones whose weights have a scale for every channel
     left_float: Mapping[str, int]  # kinds of operators that compute in floats, and how many
     floats: tuple[tuple[str, str, str], ...]  # operators that run in floats here: tensor, operator, reason
-    accuracy_before: (
-        float | None
-    )  # share of samples with the class of their label, of the float file; None without labels
+    # share of samples with the class of their label, of the float file; None without labels
+    accuracy_before: float | None
     accuracy_after: float | None  # the same of the quantized file
     agreement: float  # share of samples that both files give the same class
     compared: int  # number of samples that both files were run on

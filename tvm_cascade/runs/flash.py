@@ -28,12 +28,8 @@ _REMEDIES = {
     "esptool": "pip install esptool",
 }
 _TIMEOUT_S = 300.0
-_LISTS = {
-    "pyocd": "pyocd list",
-    "openocd": "lsusb -v",
-    "st-flash": "st-info --probe",
-    "esptool": "esptool chip_id",
-}  # list the debug probes
+# list the debug probes
+_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe", "esptool": "esptool chip_id"}
 _PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
 _STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # time stamps of pyocd's and st-flash's lines
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -23,9 +23,8 @@ class ValidationReport:
     board: str  # where the program ran: a board's name, or host
     reference: str  # what computed the outputs to compare with
     samples: int  # number of samples
-    accuracy: (
-        float | None
-    )  # share of samples that the emitted program gives the class of their label; null without labels
+    # share of samples that the emitted program gives the class of their label; null without labels
+    accuracy: float | None
     reference_accuracy: float | None  # the same of the reference
     agreement: float  # share of samples that the program and the reference give the same class
     rmse: float  # root of the mean square difference of the program's outputs from the reference's, in real values

@@ -26,16 +26,8 @@ _KEYWORDS = frozenset(
         priv try typeof unsized virtual yield""",
     )
 )
-_TAKEN = {
-    "self",
-    "super",
-    "crate",
-    "Self",
-    "_",
-    "run",
-    "new",
-    "reset",
-}  # r# makes no identifier of it, or a method has the name
+# r# makes no identifier of it, or a method has the name
+_TAKEN = {"self", "super", "crate", "Self", "_", "run", "new", "reset"}
 _GETTER = """
     /// The network `{1}`, its inputs to be filled.
     pub fn {0}(&mut self) -> {0}::Network<'_> {{

@@ -65,9 +65,8 @@ from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.main_rewriting import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
-Converter = Callable[
-    [Any, list[Value], Attributes], Value | None
-]  # None: convert as the importer does, by the (changed) attributes
+# None: convert as the importer does, by the (changed) attributes
+Converter = Callable[[Any, list[Value], Attributes], Value | None]
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 

@@ -22,12 +22,8 @@ from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_o
 
 Attributes = dict[str, Any]
 _FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
-_PLAIN = (
-    "half_pixel",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-)  # modes that resize2d computes as ONNX does
+# modes that resize2d computes as ONNX does
+_PLAIN = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,8 @@ def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
             f"a result of shape {[a.size for a in axes]}, empty or of more than {MAX_ELEMENTS} elements"
         )
     moved = {k: a for k, a in enumerate(axes) if a.size != a.extent or a.scale != 1 or how == "tf_crop_and_resize"}
-    one = (
-        how == "align_corners" and min((a.size for a in moved.values()), default=2) == 1
-    )  # the importer divides by zero
+    # the importer divides by zero
+    one = how == "align_corners" and min((a.size for a in moved.values()), default=2) == 1
     special = attrs.get("antialias") or how not in _PLAIN or one
     rounding = text(attrs, "nearest_mode", "round_prefer_floor")
     if mode == "nearest" and not special:

@@ -40,19 +40,8 @@ from tvm_cascade.messages import last_line
 from tvm_cascade.passes.main_rewriting import relax
 from tvm_cascade.search_monitor import counted
 
-FAMILIES = (
-    control,
-    functions,
-    hybrid,
-    lists,
-    lstm,
-    moves,
-    products,
-    rnn,
-    signals,
-    states,
-    svdf,
-)  # their converters are registered
+# their converters are registered
+FAMILIES = (control, functions, hybrid, lists, lstm, moves, products, rnn, signals, states, svdf)
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((

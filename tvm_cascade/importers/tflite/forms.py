@@ -23,9 +23,8 @@ class Form:
 
     inputs: tuple[int, int]  # fewest and most
     options: str = ""  # the table of attributes that it cannot be without, such as Conv2DOptions
-    constants: Mapping[int, str] = field(
-        default_factory=dict
-    )  # integers that have to be known: input -> what it is called
+    # integers that have to be known: input -> what it is called
+    constants: Mapping[int, str] = field(default_factory=dict)
     optional: tuple[int, ...] = ()  # inputs that may be left out
     outputs: tuple[int, int] = (1, 1)
     requires: tuple[Requirement, ...] = ()

@@ -22,11 +22,8 @@ from tvm_cascade.passes.main_rewriting import Value, blocks_closed, relax
 from tvm_cascade.passes.scan_operator import Steps, lower_scan
 
 MAX_STEPS = 1 << 16
-_PLACES = {
-    "GATHER": (1,),
-    "SLICE": (1, 2),
-    "DYNAMIC_UPDATE_SLICE": (2,),
-}  # operands that name rows of a list, the first
+# operands that name rows of a list, the first
+_PLACES = {"GATHER": (1,), "SLICE": (1, 2), "DYNAMIC_UPDATE_SLICE": (2,)}
 _INDICES = frozenset(("ADD", "RESHAPE", "PACK", "CONCATENATION", "EXPAND_DIMS"))  # compute places from a counter
 _STATES = frozenset(("float32", "int8", "uint8", "int16", "bool"))
 Convert = Callable[[Any, Sequence[Any]], list[Any]]

@@ -73,9 +73,8 @@ def argument_of(node: Any, name: str) -> Any:
 class _Changes:
     """Where operators change tensors in place: what reads them, or views of them, depends on all operators that did so before."""
 
-    before: dict[Any, tuple[Any, ...]] = field(
-        default_factory=dict
-    )  # by node: the operators that changed what it reads
+    # by node: the operators that changed what it reads
+    before: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
     changed: dict[Any, list[Any]] = field(default_factory=dict)  # by node that is no view: the operators that change it
     shown: dict[Any, Any] = field(default_factory=dict)  # by node: the one that it is a view of, or itself
 

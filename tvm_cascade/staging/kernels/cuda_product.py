@@ -14,10 +14,8 @@ from tvm_cascade.staging.kernels.blocks import Schedule, inner_blocks, name_of
 from tvm_cascade.staging.kernels.cuda_compute import PRODUCT, ROWS, TF32, TILES
 from tvm_cascade.staging.kernels.tensor_cores import MULTIPLIED, fragment_intrinsics, tf32_intrinsics
 
-_SHARED, _SUMS = (
-    "shared.dyn",
-    "shared",
-)  # for what is multiplied, of any size; for the sums, which never share its bytes
+# for what is multiplied, of any size; for the sums, which never share its bytes
+_SHARED, _SUMS = ("shared.dyn", "shared")
 _LANES = 32  # threads of a warp
 _HALVES, _FLOATS = 8, 4  # values of two bytes and of float32 that a thread loads at once
 

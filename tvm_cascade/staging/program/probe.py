@@ -42,9 +42,8 @@ def probe_module(
     """
     builder, body = relax.BlockBuilder(), Lines()
     own_constants = own_constants or evicted > 0
-    launched: list[list[list[tuple[Any, list[Any]]]]] = [
-        [[] for _ in groups] for _ in range(copies)
-    ]  # by copy and group
+    # by copy and group
+    launched: list[list[list[tuple[Any, list[Any]]]]] = [[[] for _ in groups] for _ in range(copies)]
     tensors: list[Any] = []
     first: list[Any] = []
     if evicted:
