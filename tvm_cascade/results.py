@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from operator import itemgetter
@@ -92,49 +92,48 @@ class PlanResult:
     left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
     seconds: float = 0.0
     rewritten: schema.Rewritten | None = None  # substitutions made, and why; with `rewrite`, why none too
-    estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
-    bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
+    _: KW_ONLY
+    estimates: tuple[Estimate, ...] = ()  # of the frontier's plans
+    bounds: Bounds | None = None  # of the search space at 1.00x
     # text: concats read in parts and channel tiling, what they save, or why there are none
-    concats: str = field(default="", kw_only=True)
-    candidates: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # those applied -> how exact they are
-    groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # projection -> number of channel groups
-    in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
-    flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
-    suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
-    operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
+    concats: str = ""
+    candidates: Mapping[str, str] = field(default_factory=dict)  # those applied -> how exact they are
+    groups: Mapping[str, int] = field(default_factory=dict)  # projection -> number of channel groups
+    in_groups: tuple[bool, ...] = ()  # whether points of the frontier use channel tiling
+    flash: tuple[int, int] | None = None  # bytes of weights, estimated bytes of code
+    suggestions: tuple[str, ...] = ()  # options that would save RAM, and how much
+    operators: tuple[Estimate, ...] = ()  # of the plan, by operator
     # by operator, cycles of its accesses of each memory of the plan; empty without named memories
-    waits: tuple[tuple[float, ...], ...] = field(default=(), kw_only=True)
+    waits: tuple[tuple[float, ...], ...] = ()
     # bytes of activations that an inference reads and writes, by memory of the plan; empty without named memories
-    traffic: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
-    frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
-    clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
-    watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
+    traffic: tuple[tuple[int, int], ...] = ()
+    frame: schema.Frame | None = None  # of a window that slides
+    clock: int | None = None  # of the core, in Hz
+    watts: float | None = None  # that the core draws at this clock
     # bytes of weights that are copied into memories that were named, by name
-    weights_in: Mapping[str, int] = field(default_factory=dict, kw_only=True)
-    ram_weight_bytes: int = field(default=0, kw_only=True)  # of weights that are copied to RAM, beside the arena
+    weights_in: Mapping[str, int] = field(default_factory=dict)
+    ram_weight_bytes: int = 0  # of weights that are copied to RAM, beside the arena
     # plans the network again for `flash_points`; None where there are none
-    flash_planner: Callable[[], tuple[FlashPoint, ...]] | None = field(
-        default=None, kw_only=True, compare=False, repr=False
-    )
-    storage: str = field(default="linked", kw_only=True)  # of the weights: linked, section, file or stream
-    placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
-    commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
+    flash_planner: Callable[[], tuple[FlashPoint, ...]] | None = field(default=None, compare=False, repr=False)
+    storage: str = "linked"  # of the weights: linked, section, file or stream
+    placements: Placements | None = None  # in named memories: a bound, a frontier
+    commands: tuple[str, ...] = ()  # command lines that get the plans of the frontier
     # whether a limit ended a search: more time may give a smaller arena
-    limited: bool = field(default=False, kw_only=True)
+    limited: bool = False
     # by operator, tensors of the model's file that it came from
-    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
-    removed: tuple[schema.Removed, ...] = field(default=(), kw_only=True)  # dead channels, by layer
-    file_macs: int = field(default=0, kw_only=True)  # of the file's network, dead channels included
-    file_weight_bytes: int = field(default=0, kw_only=True)  # of its constants
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    removed: tuple[schema.Removed, ...] = ()  # dead channels, by layer
+    file_macs: int = 0  # of the file's network, dead channels included
+    file_weight_bytes: int = 0  # of its constants
     # text: what the search leaves out because of the network's size
-    not_searched: str = field(default="", kw_only=True)
-    file: str = field(default="", kw_only=True)  # the model, as it was given
-    core: str = field(default="", kw_only=True)  # that the plan is for
-    room: Room | None = field(default=None, kw_only=True)  # of the board that was given
+    not_searched: str = ""
+    file: str = ""  # the model, as it was given
+    core: str = ""  # that the plan is for
+    room: Room | None = None  # of the board that was given
     # without a board: of the boards with this core, and of all others
-    rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = field(default=((), ()), kw_only=True)
-    command: str = field(default="", kw_only=True)  # command line of this plan
-    next_step: str = field(default="", kw_only=True)  # and the one that compiles it
+    rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = ((), ())
+    command: str = ""  # command line of this plan
+    next_step: str = ""  # and the one that compiles it
 
     @property
     def peak_bytes(self) -> int:
