@@ -496,6 +496,8 @@ def run(
         Serial port of a real board to run on, to which `flash` has written the project; "auto" is the one that is plugged in.
     timeout : float, optional
         Seconds: limit on the emulation, 600 by default, or on the wait for an answer of the board at `port`, 60 by default.
+    by_layer : bool
+        Compare every tensor of the network with the reference of `check` too, in a program that keeps all of them.
     progress : function
         Called with a line of text at every step of long work.
 
@@ -512,8 +514,13 @@ def run(
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
     from tvm_cascade.runs.run_image import run_image
+    from tvm_cascade.validation.run_by_layer import check_layers, require_own_model
 
-    return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
+    folder, asked = checks.path("directory", directory), RunRequest.of_all(options)
+    if asked.by_layer:
+        require_own_model(folder, asked)
+    report = run_image(folder, asked, inputs, progress)
+    return replace(report, layers=check_layers(folder, asked, inputs, compile, progress)) if asked.by_layer else report
 
 
 def benchmark(

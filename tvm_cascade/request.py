@@ -305,6 +305,7 @@ class RunRequest(Asked):
     outputs: OptionalPath = None  # an .npz to write
     check: OptionalPath = None  # a model file whose reference kernels run too
     frames: OptionalPath = None  # an .npz with the inputs of a sequence of calls
+    by_layer: Annotated[bool, checks.flag] = False  # compare every tensor with the reference, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,6 +521,7 @@ class RunKeywords(TypedDict, total=False):
     check: PathOrText | None
     port: str | None
     timeout: float | None
+    by_layer: bool
 
 
 class FrontEndKeywords(TypedDict, total=False):

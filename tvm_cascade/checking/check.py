@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tvm_cascade.checking.compare_outputs import Verdict, compare_with_reference, largest_gaps, overall
-from tvm_cascade.checking.reference import LiteRtReference, Reference, open_reference, output_steps
+from tvm_cascade.checking.reference import LiteRtReference, Reference, open_reference, output_steps, real
 from tvm_cascade.checking.reference_calls import reference_calls, reference_windows
 from tvm_cascade.checking.sensitivity import moved_inputs, quantizes
 from tvm_cascade.checking.turned_reference import TurnedReference
@@ -58,6 +58,26 @@ class Check:
         if verdict.match is False and not verdict.reason and not isinf(verdict.gap):
             verdict = self._verdict(made, self._allowed())
         return Checked(verdict, self.by, self.note, max(self._steps.values(), default=None))
+
+    def by_output(self, made: Arrays) -> list[tuple[np.ndarray, np.ndarray, Verdict]]:
+        """Compare the outputs of a single call each by itself: reference, program's array (real if the reference is), verdict.
+
+        If any differs, `_allowed` measures how far roundings may move it.
+        """
+        found = self._each(made, {})
+        if any(verdict.match is False for *_, verdict in found):
+            found = self._each(made, self._allowed()[0])
+        return found
+
+    def _each(self, made: Arrays, allowed: Mapping[str, float]) -> list[tuple[np.ndarray, np.ndarray, Verdict]]:
+        (expected,) = self._expected
+        found = []
+        for (name, want), spec in zip((expected or {}).items(), self._image.outputs, strict=True):
+            stored = made[spec.name]
+            have = real(stored, spec.scale, spec.zero_point) if want.dtype.kind == "f" else stored
+            verdict = compare_with_reference({name: want}, {spec.name: stored}, [spec], allowed)
+            found.append((want, have, verdict))
+        return found
 
     def _verdict(self, made: Sequence[Arrays], allowed: Sequence[Mapping[str, float]] | None = None) -> Verdict:
         gaps = allowed or [{}] * len(made)

@@ -33,6 +33,8 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 )
 @option(RunRequest, "outputs", "Write the outputs to this .npz.", callback=require_new_file)
 @option(RunRequest, "check", "Compare with the reference kernels on this file.", metavar="MODEL")
+@option(RunRequest, "by_layer", "With --check: compare every tensor of the network and name the first that differs, in a "
+        "program that keeps all tensors.")  # fmt: skip
 @option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`); without DEVICE the one that is plugged in.",
         metavar="[DEVICE]", is_flag=False, flag_value="auto")  # fmt: skip
 @LIST
@@ -52,7 +54,7 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
     if is_staged(directory):
         taken = ("inputs", "board", "check", "outputs")
         for name in options.keys() - {*taken}:
-            if options[name] is not None:
+            if options[name] not in (None, False):
                 raise UsageError(f"{directory} is a program of stages: leave --{name} out")
         done = api.benchmark(directory, progress=say, **{name: options[name] for name in taken})
         show(as_json, done.to_dict(), done.to_text())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from tvm_cascade.checking.check import Checked
 from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.checking.layer_check import LayerCheck, first_difference, layer_lines
+from tvm_cascade.messages import short_name
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.schema.filled import filled
-from tvm_cascade.schema.projects import Run
+from tvm_cascade.schema.projects import LayerComparison, Run
 from tvm_cascade.sizes import megahertz
 
 
@@ -33,12 +35,14 @@ class RunReport:
     memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
     frames: int | None = None  # calls of a sequence, to which the work belongs; None: a single one
     frame_macs: int = 0  # the most multiply-accumulates of a call
+    layers: tuple[LayerCheck, ...] = ()  # with `by_layer`: every tensor against the reference, in execution order
 
     @property
     def ok(self) -> bool:
         """Return True if arena and work are as planned, and the outputs match the host run and the reference."""
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
-        return within and self.equals_host is not False and (self.checked is None or self.match is True)
+        right = self.equals_host is not False and first_difference(self.layers) is None
+        return within and right and (self.checked is None or self.match is True)
 
     @property
     def match(self) -> bool | None:
@@ -100,6 +104,9 @@ class RunReport:
         found = filled(Run, self, **work)
         if self.frames is not None:
             found["frames"], found["frame_macs"] = self.frames, self.frame_macs
+        if self.layers:
+            found["layers"] = [LayerComparison(**asdict(layer)) for layer in self.layers]
+            found["first_difference"] = first_difference(self.layers)
         if self.memories:
             found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
         return found
@@ -125,6 +132,8 @@ class RunReport:
             return f"FAILED: the outputs differ from those of this machine, on {self.board}"
         if self.checked is not None and self.match is not True:
             return f"FAILED: the outputs are not shown to be the reference's, on {self.board}"
+        if (first := first_difference(self.layers)) is not None:
+            return f"FAILED: {short_name(first)} is not the reference's, on {self.board}"
         if not self.ok:
             return f"FAILED: the program takes more than was planned, on {self.board}"
         what = "the outputs are the reference's" if self.checked is not None else "ran as planned, not checked"
@@ -152,5 +161,6 @@ class RunReport:
                 *self._estimated(),
                 f"host run        {self._host_verdict()}",
                 f"reference       {verdict}",
+                *(layer_lines(self.layers) if self.layers else ()),
             ]
         )

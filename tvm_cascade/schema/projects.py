@@ -14,7 +14,22 @@ class Touched(TypedDict):
     high_water_bytes: Annotated[Bytes, "What was touched of it"]
 
 
+class LayerComparison(TypedDict):
+    """Comparison of a tensor with the reference."""
+
+    tensor: Annotated[str, "Name in the model's file"]
+    operator: Annotated[str, "Kind of the operator that writes it"]
+    match: Annotated[
+        bool | None, "Whether it equals the reference's; null if roundings alone move it, or it exceeds the board"
+    ]
+    max_abs_diff: Annotated[float | None, "Largest difference; null if it was not compared"]
+    differing: Annotated[Count, "Elements that differ"]
+    elements: Annotated[Count, "Its elements"]
+
+
 class _SometimesOfRun(TypedDict, total=False):
+    layers: Annotated[list[LayerComparison], "With --by-layer: every tensor, in execution order"]
+    first_difference: Annotated[str | None, "With --by-layer: the first tensor that differs; null without one"]
     memories: Annotated[list[Touched], "Memories that the network was placed in by `--memory`"]
     frames: Annotated[Count, "Calls of the sequence of `--frames`; work is that of all of them"]
     frame_macs: Annotated[Count, "The most multiply-accumulates of one of these calls"]
