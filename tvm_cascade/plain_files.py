@@ -1,4 +1,4 @@
-"""Refuse special files for reading or writing whole: devices without an end, pipes that cannot be renamed."""
+"""Refuse special files for reading or writing whole: devices without an end, pipes without a writer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ _STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # begin the names of what a proce
 
 
 def readable(path: str | Path) -> Path:
-    """Return `path`. Raise `OSError` for a device, such as /dev/zero, since its contents may have no end."""
-    path = Path(path)
-    if path.exists() and (stat.S_ISCHR(mode := path.stat().st_mode) or stat.S_ISBLK(mode)):
+    """Return `path`. Raise `OSError` for a device, such as /dev/zero, since its contents may have no end, and for a
+    named pipe, since it may never get a writer; open pipes, such as /dev/stdin, are read.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return Path(path)
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise OSError(errno.EINVAL, "is a device, no plain file", str(path))
-    return path
+    if stat.S_ISFIFO(mode) and not os.path.abspath(path).startswith(_STREAMS):
+        raise OSError(errno.EINVAL, "is a named pipe, no plain file", str(path))
+    return Path(path)
 
 
 def why_not_replaced(path: str | Path, folder: bool = False) -> str:

@@ -19,6 +19,7 @@ from statistics import median
 from tvm_cascade.cost.device import Device
 from tvm_cascade.cost.interface import Groups, OpFeatures
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 
 CONCURRENT, MERGE = "c", "m"
 _values = attrgetter(*(field.name for field in fields(OpFeatures)))  # as `astuple`, which copies every shape
@@ -67,13 +68,14 @@ class RecordStore:
     def __init__(self, path: str | Path | None, device: str) -> None:
         self.device = device
         try:
-            self._base = sqlite3.connect(":memory:" if path is None else str(path))
+            self._base = sqlite3.connect(":memory:" if path is None else str(readable(path)))
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS stages (device TEXT, key TEXT, strategy TEXT, features TEXT, samples TEXT,"
                 " PRIMARY KEY (device, key))"
             )
-        except sqlite3.Error as error:
-            raise LoadError(path, f"is no database of measurements: {error}") from None
+        except (sqlite3.Error, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise LoadError(path, f"is no database of measurements: {why}") from None
         self._held: dict[str, Record] = {r.key: r for r in self._read()}
 
     def get(self, key: str) -> Record | None:
@@ -125,7 +127,7 @@ def measured_kernels(path: str | Path | None, device: Device) -> dict[OpFeatures
     """
     if path is None:
         return {}
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise LoadError(path, "is no database of measurements: there is no such file")
     found: dict[OpFeatures, float] = {}
     others: list[str] = []

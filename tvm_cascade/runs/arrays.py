@@ -11,6 +11,7 @@ import numpy as np
 
 from tvm_cascade.emit.image import Image
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 from tvm_cascade.tensor_spec import Domain, TensorSpec
 
@@ -67,7 +68,7 @@ def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """Load the arrays of an .npz by name."""
     try:
-        archive = np.load(path)
+        archive = np.load(readable(path))
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise LoadError(path, "holds a single array; save an .npz with one array per input")
         with archive:

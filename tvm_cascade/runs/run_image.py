@@ -110,8 +110,9 @@ def _refuse(image: Image, asked: RunRequest) -> None:
     if asked.check is not None and image.several:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
     if asked.check is not None and not asked.check.is_file():
-        why = "is a folder; --check takes the model's file" if asked.check.is_dir() else "no such file to check against"
-        raise LoadError(asked.check, why)
+        if asked.check.is_dir():
+            raise LoadError(asked.check, "is a folder; --check takes the model's file")
+        raise LoadError(asked.check, "is no plain file" if asked.check.exists() else "no such file to check against")
     if asked.check is not None and asked.check.suffix in _REFERENCES:
         extras.need(_REFERENCES[asked.check.suffix])
     if asked.port is not None:

@@ -12,6 +12,7 @@ from typing import IO, Protocol
 import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 
 _NO_ARRAYS = "is no .npz of plain arrays (numpy.savez writes one)"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -101,7 +102,7 @@ def columns(data: str | Path | Mapping[str, np.ndarray]) -> dict[str, Column]:
 
 def _of_file(path: Path) -> dict[str, Column]:
     try:
-        if not zipfile.is_zipfile(path):
+        if not zipfile.is_zipfile(readable(path)):
             with path.open("rb"):  # says why where there is no such file
                 raise LoadError(path, _NO_ARRAYS)
         with zipfile.ZipFile(path) as archive:
