@@ -997,8 +997,9 @@ def validate(
         of the least and the greatest amplitude.
     timeout : float
         Seconds that a board has for a sample; 60 by default.
-    by_layer : path, optional
-        The float `.onnx` file that a quantized `.onnx` was made from: the error of every quantized tensor against it.
+    by_layer : path or "own", optional
+        The float `.onnx` file that a quantized `.onnx` was made from; "own" for `.tflite` and `.pt2`, compared with their own
+        weights in floats. Tells the error of every quantized tensor.
     progress, options
         As in `plan`, but for `clock` and `watts`.
 

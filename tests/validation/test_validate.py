@@ -21,6 +21,8 @@ from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError, UsageError
 from tvm_cascade.tensor_spec import TensorSpec
 from tvm_cascade.testing.serial_lines import EmulatedBoard
+from tvm_cascade.testing.ways_in import write_torch_pt2e
+from tvm_cascade.validation.by_layer import require_float_original
 from tvm_cascade.validation.programs import target_for
 from tvm_cascade.validation.report import ValidationReport
 from tvm_cascade.validation.tally import Tally, cosine
@@ -210,3 +212,29 @@ def test_many_classes_as_text() -> None:
     )
     lines = report.to_text().splitlines()
     assert lines[-2:] == ["  3 of label 4 taken for 1", "  2 of label 3 taken for 7"]
+
+
+def test_the_error_of_every_tensor_against_the_network_in_floats(images: np.ndarray) -> None:
+    """Of a `.tflite` file, worst first. The first layer is off by half a step, as its twin differs by a rounding alone."""
+    layers = tvm_cascade.validate(MODEL, data={"image": images}, by_layer="own").to_dict()["layers"]
+    ratios = [layer["snr_db"] for layer in layers]
+    assert len(layers) == 13 and ratios == sorted(ratios) and {x["operator"] for x in layers} >= {"CONV_2D", "SOFTMAX"}
+    details = Interpreter(str(MODEL)).get_tensor_details()
+    (step,) = (d["quantization"][0] for d in details if d["name"] == "conv_0")
+    first = layers[-1]
+    assert first["tensor"] == "conv_0" and 0.4 * step < first["max_abs_diff"] < 0.51 * step
+
+
+def test_the_error_of_every_tensor_of_a_quantized_program(tmp_path: Path) -> None:
+    """Of a `.pt2` file: without rounded activations its twin gives the values before their rounding."""
+    pytest.importorskip("torch")
+    write_torch_pt2e(tmp_path / "q.pt2", 8, 4)
+    data = {"x": np.random.default_rng(3).normal(size=(4, 3, 8, 8)).astype("float32")}
+    layers = tvm_cascade.validate(tmp_path / "q.pt2", data=data, by_layer="own").to_dict()["layers"]
+    assert len(layers) >= 3 and all(layer["snr_db"] > 5 and layer["rmse"] > 0 for layer in layers)
+
+
+@pytest.mark.parametrize("model, other", [("net.onnx", "own"), ("net.tflite", "float.tflite"), ("net.pt2", "f.pt2")])
+def test_a_float_side_that_does_not_go_with_the_file(model: str, other: str) -> None:
+    with pytest.raises(UsageError, match="--by-layer"):
+        require_float_original(Path(model), Path(other))

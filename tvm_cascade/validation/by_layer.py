@@ -1,7 +1,8 @@
-"""Error of every quantized tensor of a QDQ `.onnx` file against the float file that it was made from, by ONNX Runtime.
+"""Error of every quantized tensor against a float network: a QDQ file's float original, or the network's float twin.
 
-A tensor is found in the float file by the name that QuantizeLinear reads, which quantizers keep; an output by its own
-name. Errors add up along the network: a layer loses accuracy if its error is much larger than the errors of its inputs.
+In a QDQ `.onnx` file a tensor is found in the float file by the name that QuantizeLinear reads, which quantizers keep;
+an output by its own name. `.tflite` and `.pt2` files are compared with `checking.own_floats`. Errors add up along the
+network: a layer loses accuracy if its error is much larger than the errors of its inputs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.checking.onnx_reference import read_onnx
+from tvm_cascade.checking.own_floats import Twins, twins_of
 from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
-from tvm_cascade.messages import last_line
+from tvm_cascade.messages import last_line, short_name
 from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor
 
+OWN = "own"  # in place of a float file: the quantized network's own weights, in floats
 _MOST = 100  # samples
 
 
@@ -37,18 +40,57 @@ class LayerError:
 
 
 def require_float_original(quantized: Path, original: Path) -> None:
-    """Raise `UsageError` unless both are `.onnx` files, `LoadError` for an original that is not there."""
+    """Raise `UsageError` unless the float side is `OWN`, or a float `.onnx` file for a quantized one; `LoadError` for a
+    missing file.
+    """
+    if str(original) == OWN:
+        if quantized.suffix == ".onnx":
+            raise UsageError("--by-layer FLOAT.onnx: give the float file that the quantized one was made from")
+        return
     if quantized.suffix != ".onnx" or original.suffix != ".onnx":
-        raise UsageError("--by-layer compares a quantized .onnx file with the float .onnx file that it was made from")
+        raise UsageError(
+            "--by-layer takes a float file for .onnx alone; .tflite and .pt2 are compared with their own weights in floats: "
+            "give --by-layer without a file"
+        )
     if not original.is_file():
         raise LoadError(original, "no such file")
 
 
 def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[LayerError, ...]:
-    """Run both files on at most `_MOST` samples; return the errors, worst first (lowest ratio of signal to noise).
+    """Run both networks on at most `_MOST` samples; return the errors, worst first (lowest ratio of signal to noise).
 
-    Raises `UsageError` if no quantized tensor is in the float file, `LoadError` if ONNX Runtime refuses a file.
+    Raises `UsageError` if no quantized tensor is in the float network, `LoadError` if ONNX Runtime refuses a file.
     """
+    twins = twins_of(quantized) if str(original) == OWN else _onnx_twins(quantized, original)
+    names = tuple(twins.makers)
+    squares, signals = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    largest, elements = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+    count = min(samples.count, _MOST)
+    for k in range(count):
+        (feed,) = samples.batch(k, k + 1)
+        want, have = twins.run_float(feed), twins.run_stored(feed)
+        for name in names:
+            gap = np.abs(have[name].astype("float64") - want[name].astype("float64"))
+            squares[name] += float(np.sum(gap**2))
+            signals[name] += float(np.sum(want[name].astype("float64") ** 2))
+            largest[name] = max(largest[name], float(gap.max(initial=0.0)))
+            elements[name] += gap.size
+        monitor().report("layers", k + 1, count, unit="")
+    found = [
+        LayerError(
+            name,
+            twins.makers[name],
+            sqrt(squares[name] / max(elements[name], 1)),
+            largest[name],
+            _decibels(signals[name], squares[name]),
+        )
+        for name in names
+    ]
+    return tuple(sorted(found, key=lambda one: one.snr_db))
+
+
+def _onnx_twins(quantized: Path, original: Path) -> Twins:
+    """Pair the quantized tensors of a QDQ file with those of the float file, by name."""
     float_model, stored_model = (as_floats(read_onnx(path)) for path in (original, quantized))
     makers = {name: node.op_type for node in float_model.graph.node for name in node.output}
     stored_by = {node.output[0]: node.input[0] for node in stored_model.graph.node if node.op_type == "QuantizeLinear"}
@@ -59,47 +101,28 @@ def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[L
             pairs |= {name: node.output[0] for name in names if name in makers}
     if not pairs:
         raise UsageError(f"{quantized} has no quantized tensor that {original} names: was it made from this file?")
-    run_float, run_stored = (
-        _with_outputs(original, float_model, pairs),
-        _with_outputs(quantized, stored_model, pairs.values()),
-    )
-    squares, signals = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0.0)
-    largest, elements = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
-    count = min(samples.count, _MOST)
-    for k in range(count):
-        (feed,) = samples.batch(k, k + 1)
-        want, have = run_float(feed), run_stored(feed)
-        for name, stored in pairs.items():
-            gap = np.abs(have[stored].astype("float64") - want[name].astype("float64"))
-            squares[name] += float(np.sum(gap**2))
-            signals[name] += float(np.sum(want[name].astype("float64") ** 2))
-            largest[name] = max(largest[name], float(gap.max(initial=0.0)))
-            elements[name] += gap.size
-        monitor().report("layers", k + 1, count, unit="")
-    found = [
-        LayerError(
-            name,
-            makers[name],
-            sqrt(squares[name] / max(elements[name], 1)),
-            largest[name],
-            _decibels(signals[name], squares[name]),
-        )
-        for name in pairs
-    ]
-    return tuple(sorted(found, key=lambda one: one.snr_db))
+    run_float = _with_outputs(original, float_model, pairs)
+    run_stored = _with_outputs(quantized, stored_model, pairs.values())
+
+    def renamed(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        have = run_stored(feed)
+        return {name: have[stored] for name, stored in pairs.items()}
+
+    return Twins(run_float, renamed, {name: makers[name] for name in pairs})
 
 
 def layer_table(errors: tuple[LayerError, ...], most: int) -> list[str]:
     """Format the worst tensors as lines."""
-    wide = max(len("tensor"), *(len(one.tensor) for one in errors[:most]))
+    names = [short_name(one.tensor) for one in errors[:most]]
+    wide = max(len("tensor"), *map(len, names))
     kinds = max(len("operator"), *(len(one.operator) for one in errors[:most]))
     head = f"{'tensor':<{wide}}  {'operator':<{kinds}}  signal/noise        rmse     largest"
     rows = [
-        f"{one.tensor:<{wide}}  {one.operator:<{kinds}}  {one.snr_db:>9.1f} dB  {one.rmse:>10.4g}  {one.max_abs_diff:>10.4g}"
-        for one in errors[:most]
+        f"{name:<{wide}}  {one.operator:<{kinds}}  {one.snr_db:>9.1f} dB  {one.rmse:>10.4g}  {one.max_abs_diff:>10.4g}"
+        for name, one in zip(names, errors, strict=False)
     ]
     more = [f"and {len(errors) - most} more (--json has all)"] if len(errors) > most else []
-    return ["error by layer, against the float file, worst first:", head, *rows, *more]
+    return ["error by layer, against the float network, worst first:", head, *rows, *more]
 
 
 def _decibels(signal: float, noise: float) -> float:

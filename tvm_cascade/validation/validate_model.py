@@ -13,7 +13,7 @@ from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.request import LoadRequest, ValidateRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
-from tvm_cascade.validation.by_layer import layer_errors, require_float_original
+from tvm_cascade.validation.by_layer import OWN, layer_errors, require_float_original
 from tvm_cascade.validation.programs import HOST, require_board, target_for
 from tvm_cascade.validation.references import require_reference
 from tvm_cascade.validation.report import ValidationReport
@@ -60,6 +60,9 @@ def validate_model(
         report = validate_folder(folder, model, samples, board, asked.timeout, progress, port)
     if asked.by_layer is None:
         return report
+    if str(asked.by_layer) == OWN:
+        progress(f"{model.stem}: comparing layers with its own weights in floats")
+        return replace(report, layers=layer_errors(model, asked.by_layer, samples))
     progress(f"{model.stem}: comparing layers with {asked.by_layer.name}")
     floats = io_spec(pipeline.load(asked.by_layer, LoadRequest(input_shapes=loading.input_shapes)).mod)
     return replace(report, layers=layer_errors(model, asked.by_layer, open_samples(data, floats.inputs, asked.range_)))
