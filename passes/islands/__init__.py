@@ -1,5 +1,5 @@
-"""Islands, the form that quantized operators have in Relax: read as operators of a program, and written.
+"""Read and write islands, the Relax form of quantized operators.
 
-An island is an operator of real numbers between those that make its operands real and the one that stores its result, with an
-activation or not; `stored` knows the form of integers, `reader` and `writer` that of operators.
+An island is a float operator between dequantized operands and a quantized result, with an optional activation. `stored`
+knows the integer form, `reader` and `writer` the operator form.
 """

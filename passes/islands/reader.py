@@ -1,8 +1,8 @@
-"""Reads a Relax function with islands as the operators of a program (`program.operator`), each island as one of them.
+"""Read a Relax function with islands as a program (`program.operator`), one operator per island.
 
-Integers that are made real by a constant scale and zero point are read as the stored tensor with its `Quant`. A quantize ends
-an island: views and transposes in front of it, and a relu or clip behind some operators, are fields of the operator that they
-follow. Every other call is an operator by itself, of what its variables hold. `composites` joins those that files expand.
+Integers with a constant scale and zero point become a stored tensor with a `Quant`. A quantize ends an island: views
+and transposes in front, and a relu or clip behind some operators, become fields of the operator. Every other call is an
+operator by itself. `composites` joins operators expanded by file readers.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def is_dequantize(expr: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The operators of a function, and what its variables hold."""
+    """A function's operators, and the operands held by its variables."""
 
     held: Mapping[Any, Operand]  # by variable, and by the call that is bound to it
 
     def of(self, expr: Any) -> Operand:
-        """Return what an expression of the function holds."""
+        """Return the operand held by an expression."""
         return self.held.get(expr)
 
     def operator(self, expr: Any) -> Operator | None:
@@ -55,7 +55,7 @@ class Operators:
 
 
 def read_operators(bindings: Iterable[tuple[Any, Any]], signed: Collection[Any] = ()) -> Operators:
-    """Read variables and the expressions bound to them, in order; those in `signed`, of uint8, are stored as int8."""
+    """Read variables and bound expressions, in order; store the uint8 variables in `signed` as int8."""
     reader = _Reader(signed)
     for var, expr in bindings:
         reader.bind(var, expr)
@@ -91,7 +91,7 @@ class _Reader:
         return Operator(kind, operands, attributes, self._value(var), explicit=explicit)
 
     def _read(self, expr: Any) -> Operand:
-        """What an argument holds."""
+        """Return the operand behind an argument."""
         if isinstance(expr, relax.Var):
             held = self.held[expr] if expr in self.held else self._value(expr)
             return self._named(expr, held) if isinstance(held, Operator) and held.quant is not None else held
@@ -105,7 +105,7 @@ class _Reader:
         return number if isinstance(number, (int, float)) else self._value(expr)
 
     def _part(self, item: Any, var: Any) -> Operand:
-        """Return a field of a tuple: of a split, an operator of one output."""
+        """Return a tuple's field: for a split, an operator with one output."""
         whole = self._read(item.tuple_value)
         if isinstance(whole, Operator) and whole.kind == "split":
             return self._operator("split_part", whole.operands[:1], {**whole.attributes, "index": item.index}, var)
@@ -117,11 +117,11 @@ class _Reader:
         return Value(expr, extents, "int8" if offset else dtype_of(expr), offset, refusal=refusal)
 
     def _named(self, expr: Any, held: Operand) -> Value:
-        """The tensor that a variable holds, with the operator that writes it."""
+        """Return a variable's tensor, with the operator that writes it."""
         return replace(self._value(expr), producer=held.producer if isinstance(held, Value) else held)  # type: ignore[arg-type]
 
     def _dequantized(self, var: Any, read: Stored) -> Value:
-        """The tensor that real numbers are read from, with its quantization; a plain tensor unless that is constant."""
+        """Return the tensor behind dequantized numbers, with its quantization; a plain tensor unless that is constant."""
         reals = self._value(var)
         scale, zero_point = self._data(read.scale), self._data(read.zero_point)
         if scale is None or zero_point is None:
@@ -146,7 +146,7 @@ class _Reader:
         return held.constant if isinstance(held, Value) else None
 
     def _island(self, var: Any, call: Any, written: Stored) -> Operator:
-        """The operator whose real numbers a quantize stores. Raises `NotLowered` unless it stores them by one positive scale."""
+        """Return the operator in front of a quantize. Raises `NotLowered` unless one positive scale stores its result."""
         scale, zero_point, dtype = self._data(written.scale), self._data(written.zero_point), dtype_of(call)
         if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
             raise NotLowered("its scale is not one constant")
@@ -182,7 +182,7 @@ def activation_bounds(operand: Operand) -> Bounds | None:
 
 
 def _behind(operand: Operand, kinds: Collection[str]) -> tuple[Operand, tuple[Operator, ...]]:
-    """The first operand that none of `kinds` computes, from `operand` back, and the operators skipped."""
+    """Return the first operand, going back from `operand`, not computed by `kinds`, and the skipped operators."""
     skipped: list[Operator] = []
     while isinstance(operand, Operator) and operand.kind in kinds:
         skipped.append(operand)
@@ -198,7 +198,7 @@ def _extents(expr: Any) -> tuple[int, ...] | None:
 
 
 def _plain(attrs: Any) -> Mapping[str, Any]:
-    """A call's attributes as Python's own values."""
+    """Return a call's attributes as Python values."""
     fields = () if attrs is None else type(attrs).__tvm_ffi_type_info__.fields
     return {f.name: _python(getattr(attrs, f.name)) for f in fields}
 

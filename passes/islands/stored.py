@@ -1,7 +1,7 @@
-"""`Stored`: integers of Relax with the quantization by which they stand for real numbers.
+"""`Stored`: Relax integers with their quantization.
 
-Relax has no type for them, but calls: a dequantize reads the integers, their scale and zero point, a quantize makes them.
-A rewrite keeps records of this kind in place of the calls, so that what moves elements moves the integers.
+Relax has no type for quantized values, but calls: dequantize reads integers, scale and zero point; quantize makes
+integers. A rewrite keeps `Stored` records in place of these calls, so moves act on integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BOUNDARIES = ("quantize", "dequantize")  # Relax's operators between stored inte
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """Integers, and how they stand for real numbers: expressions of Relax."""
+    """Integers with their quantization, as Relax expressions."""
 
     tensor: Value
     scale: Value  # one element, or one for each channel
@@ -31,7 +31,7 @@ class Stored:
 
     @classmethod
     def written_by(cls, expr: Value) -> Stored | None:
-        """Return the integers that an expression makes of real numbers; None for an expression that does something else."""
+        """Return the integers made from real numbers by a quantize; None for any other expression."""
         return cls._of(expr, expr) if name_of(expr) == "relax.quantize" else None
 
     @classmethod
@@ -40,18 +40,18 @@ class Stored:
 
     @property
     def reals(self) -> Value:
-        """The call that makes the integers real."""
+        """Return the call that dequantizes the integers."""
         return relax.op.dequantize(self.tensor, self.scale, self.zero_point, axis=self.axis)
 
     @property
     def scales(self) -> int:
-        """How many scales there are; 0 where they are not constant."""
+        """Return the number of scales; 0 unless they are constant."""
         scale = constant_of(self.scale)
         return 0 if scale is None else int(scale.size)
 
     @property
     def numbers(self) -> tuple[float, float] | None:
-        """The only scale and zero point; None where they are not constant, or several."""
+        """Return the only scale and zero point; None for several, or unless they are constant."""
         data = [constant_of(v) for v in (self.scale, self.zero_point)]
         scale, zero = (None if d is None or d.size != 1 else float(d.reshape(-1)[0]) for d in data)
         return None if scale is None or zero is None else (scale, zero)
@@ -61,8 +61,9 @@ class Stored:
         return replace(self, tensor=tensor, axis=axis)
 
     def moved(self, move: Callable[[Value], Value], order: Sequence[int] | None = None) -> Stored | None:
-        """Return what `move` makes of the integers; None where the scales of channels would have to move with these.
-        `order` of a move that permutes axes says where the channels go."""
+        """Apply `move` to the integers; return None if channel scales would have to move along. `order` gives the new
+        place of each axis for a permutation.
+        """
         if self.scales == 0 or (self.scales > 1 and order is None):
             return None
         axis = 0 if self.scales == 1 or order is None else list(order).index(self.axis % len(order))

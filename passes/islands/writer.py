@@ -1,7 +1,7 @@
-"""Writes quantized operators of substitution graphs as islands of Relax operators.
+"""Write quantized operators from substitution graphs as islands.
 
-An island is the one that `frontend.load` would import for the operator, so `LowerQuantized` computes the same integers:
-scales per output channel are preserved.
+Each island equals the import by `frontend.load`, so `LowerQuantized` computes the same integers: scales per output
+channel are preserved.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -28,7 +28,7 @@ class IslandWriter:
         self._emit, self._constant = emit, constant
 
     def write(self, node: Node, read: Sequence[Any]) -> Any:
-        """The stored result of an operator; `read` are its non-constant operands, as stored integers."""
+        """Return an operator's stored result; `read` are its non-constant operands, as stored integers."""
         core = {"qconv2d": self._conv2d, "qmatmul": self._matmul, "qadd": self._add}[node.kind]
         return self._end(node, core(node, read))
 
@@ -77,7 +77,7 @@ class IslandWriter:
 
 
 def _joint(scales: np.ndarray) -> Any:
-    """The scales as a constant: a scalar if all are equal, as in the imported file, else one per channel."""
+    """Return the scales as a constant: a scalar if all are equal, as in the imported file, else one per channel."""
     return constant(scales[0] if (scales == scales[0]).all() else scales)
 
 

@@ -1,9 +1,9 @@
-"""Layout conversion of NCHW networks to NHWC: of quantized ones as they are imported, of float ones as they are planned, of
-images for tensor cores, which read them in whole vectors.
+"""Convert layouts from NCHW to NHWC: quantized networks after import, float networks for planning, images for tensor
+cores, whose loads are whole vectors.
 
-Two rewrites, both exact: rank-4 tensors between convolutions move to NHWC, weights with them, with one transpose where a
-tensor enters and one where it leaves; and operators that move or compare values work on the integers that stand for
-these, as the same operators of a `.tflite` file do.
+Two rewrites, both exact. Rank-4 tensors between convolutions move to NHWC, with the weights; one transpose where a
+tensor enters, one where it leaves. Operators that move or compare values work on stored integers, like the same
+operators in a `.tflite` file.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ _UNARY = frozenset((
 
 
 def to_channels_last(mod: tvm.IRModule, by_pixel: bool = True) -> tvm.IRModule:
-    """`mod` with `main` rewritten; its parameters and results keep their layout. `by_pixel`: transposed float convolutions
-    whose windows do not overlap become 1 x 1 convolutions, which are faster and do not work row by row."""
+    """Return `mod` with `main` rewritten; parameters and results keep their layout. With `by_pixel`, transposed float
+    convolutions without overlapping windows become 1 x 1 convolutions, which are faster but do not run row by row.
+    """
     return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY), by_pixel).run()
 
 
 def images_last(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with the images of a float network's `main` in NHWC: those of convolutions, pools, concats, means and operators
-    element by element. Weights keep their layout. `mod` itself where it has no such image, or cannot be read."""
+    """Return `mod` with a float network's images in NHWC: at convolutions, pools, concats, means and elementwise
+    operators. Weights keep their layout. Return `mod` itself without such an image, or if unreadable.
+    """
     untyped: Any = mod
     main: Any = next((f for g, f in untyped.functions.items() if g.name_hint == "main"), None)
     if not isinstance(getattr(main, "body", None), relax.SeqExpr) or not main.is_pure:
@@ -104,7 +106,7 @@ class _ChannelsLast(Moves):
     # operators -------------------------------------------------------------------------------------------------------
 
     def _convolution(self, call: Value) -> Placed:
-        """A convolution in NHWC. Weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
+        """Rewrite a convolution to NHWC. Transposed weights stay `[in, out, h, w]`, the layout for lowering."""
         attrs, (own_layout, outputs) = call.attrs, _CONVOLUTIONS[name_of(call)]
         kernel = self._place(call.args[1]).value
         weights = self.stored.get(kernel)
@@ -148,7 +150,7 @@ class _ChannelsLast(Moves):
         )
 
     def _float_convolution(self, call: Value, weights: np.ndarray | None) -> Placed:
-        """A convolution by constant float weights in NHWC; `_other` where they are computed."""
+        """Rewrite a convolution with constant float weights to NHWC; use `_other` for computed weights."""
         if weights is None:
             return self._other(call)
         attrs, transposed = call.attrs, name_of(call) == "nn.conv2d_transpose"
@@ -170,7 +172,9 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(made), last=True)
 
     def _by_pixel(self, call: Value, weights: np.ndarray) -> Placed:
-        """A transposed convolution whose windows do not overlap: each pixel becomes a window by a 1 x 1 convolution."""
+        """Rewrite a transposed convolution without overlapping windows: a 1 x 1 convolution turns each pixel into a
+        window.
+        """
         (n, _, h, w), (depth, outputs, kh, kw) = shape_of(call.args[0]), weights.shape
         kernel = np.ascontiguousarray(weights.transpose(0, 2, 3, 1).reshape(1, 1, depth, kh * kw * outputs))
         made = self.bb.emit(
@@ -201,8 +205,9 @@ class _ChannelsLast(Moves):
         return self._moved(Placed(source, last=True), lambda v: kind(v, **window))
 
     def _reduce(self, call: Value) -> Placed:
-        """A reduction in NHWC, only where the remaining axes keep their order: axes are kept, or the channels or all
-        rows and columns are reduced."""
+        """Reduce in NHWC if the remaining axes keep their order: kept axes, or a reduction over channels, or over all
+        rows and columns.
+        """
         if not self._place(call.args[0]).last or call.attrs.axis is None:
             return self._other(call)
         axes, kept = sorted(LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
@@ -212,7 +217,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(reduction(self._last_of(call.args[0]), axes, kept)), last=kept)
 
     def _softmax(self, call: Value) -> Placed:
-        """A softmax along the channels in NHWC: lowering requires the last axis."""
+        """Compute a channel softmax in NHWC: lowering requires the last axis."""
         if len(shape_of(call)) != 4 or int(call.attrs.axis) % 4 != 1:
             return self._other(call)
         softmax = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
@@ -243,7 +248,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(relax.Call(call.op, operands, call.attrs)), last=True)
 
     def _broadcast_last(self, value: Value) -> Value:
-        """An operand in a form that broadcasts against NHWC; a bias as the vector that it was before its reshape."""
+        """Return an operand in a form that broadcasts against NHWC; a bias as the vector before its reshape."""
         shape = shape_of(self._place(value).value)
         if prod(shape) == 1 and len(shape) < 4:
             return self._place(value).value
@@ -268,7 +273,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(relax.op.nn.prelu(placed.value, slopes, axis)), placed.last)
 
     def _unary(self, call: Value) -> Placed:
-        """An elementwise operator in the layout of its input; the axis of a quantization moves with the channels."""
+        """Rewrite an elementwise operator in its input's layout; a quantization axis moves with the channels."""
         placed = self._ordered(call.args[0])
         rest = list(call.args[1:])
         if not placed.axes:
@@ -293,7 +298,7 @@ class _Images(_ChannelsLast):
         self.handlers = {kind: handler for kind, handler in self.handlers.items() if kind in kinds}
 
     def _ordered(self, value: Value) -> Placed:
-        """Where a value is: in NHWC if it was turned before, for another reader."""
+        """Return a value's place: NHWC if turned before, for another reader."""
         placed = super()._ordered(value)
         turned = None if placed.axes else self.moved.get((placed.value, True))
         return placed if turned is None else Placed(turned, last=True)
@@ -319,7 +324,7 @@ class _Images(_ChannelsLast):
 
 
 def _windows_apart(attrs: Any, weights: np.ndarray) -> bool:
-    """Whether the windows of a transposed convolution lie side by side and cover all of its output."""
+    """Return True if a transposed convolution's windows lie side by side and cover the whole output."""
     window = window_of(attrs, "strides", "padding", "output_padding", "dilation")
     side_by_side = window["strides"] == list(weights.shape[2:]) and set(window["dilation"]) == {1}
     return side_by_side and int(attrs.groups) == 1 and not any(window["padding"] + window["output_padding"])

@@ -1,7 +1,7 @@
-"""Layout conversion from NCHW to NHWC: the layout of each value, and rules for operators that only move elements.
+"""Convert layouts from NCHW to NHWC: track each value's layout, and rewrite operators that only move elements.
 
-`Moves` is the base class of the rewrite in `channels_last`, which adds the rules for arithmetic. Operators that move
-elements move stored integers where these stand for real numbers.
+`Moves` is the base class for the rewrite in `channels_last`, which adds arithmetic rules. Moves act on stored integers
+where these stand for real numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXACT = 1e-3  # quantization steps by which a number may miss a stored integer
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A value of the new function. `last`: it is in NHWC, where its counterpart in the old function is in NCHW."""
+    """A value in the new function. `last`: in NHWC, with a counterpart in NCHW in the old function."""
 
     value: Value
     last: bool = False
@@ -32,12 +32,12 @@ class Placed:
 
     @property
     def axes(self) -> Mapping[int, int]:
-        """By axis of the counterpart, the axis of `value`; empty where they are the same."""
+        """Map axes of the counterpart to axes of `value`; empty if they agree."""
         return LAST_AXIS if self.last else {axis: at for at, axis in enumerate(self.order)}
 
 
 class Moves(Rewriting):
-    """Rules for operators that move elements, and the layouts of the values that they read."""
+    """Rules for operators that move elements, and the layouts of values."""
 
     def __init__(self, mod: Value) -> None:
         super().__init__(mod)
@@ -47,7 +47,7 @@ class Moves(Rewriting):
         self.split: dict[Value, Stored] = {}  # split of stored integers -> what was split
 
     def _other(self, value: Value) -> Placed:
-        """An operator without a rule: it reads and writes the layout of the old function (NCHW)."""
+        """Rewrite an operator without a rule: it reads and writes the old layout (NCHW)."""
         if isinstance(value, relax.Call):
             return Placed(
                 self.bb.emit(relax.Call(value.op, [self._first_of(a) for a in value.args], value.attrs, value.ty_args))
@@ -59,16 +59,16 @@ class Moves(Rewriting):
     # where values are ------------------------------------------------------------------------------------------------
 
     def _place(self, value: Value) -> Placed:
-        """Where a value is, in NHWC or the layout of the old function."""
+        """Return a value's place, in NHWC or in the old layout."""
         placed = self._ordered(value)
         return Placed(self._arranged(placed, range(len(placed.order)))) if placed.order else placed
 
     def _ordered(self, value: Value) -> Placed:
-        """Where a value is, in any order of its axes."""
+        """Return a value's place, in any axis order."""
         return self.placed.get(value, Placed(value)) if isinstance(value, relax.Var) else Placed(value)
 
     def _arranged(self, placed: Placed, axes: Sequence[int]) -> Value:
-        """A value in the given order of the axes of its counterpart."""
+        """Return a value in the given order of its counterpart's axes."""
         order = tuple(placed.order.index(axis) for axis in axes)
         key = (placed.value, order)
         if key not in self.arranged:
@@ -76,21 +76,21 @@ class Moves(Rewriting):
         return self.arranged[key]
 
     def _first_of(self, value: Value) -> Value:
-        """`value` of the old function in its own layout."""
+        """Return the old `value` in its own layout."""
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._first_of(f) for f in value.fields])
         placed = self._place(value)
         return self._transposed(placed.value, last=False) if placed.last else placed.value
 
     def _last_of(self, value: Value) -> Value:
-        """`value` of the old function, of rank 4, with its channels last."""
+        """Return the old rank-4 `value` with channels last."""
         placed = self._ordered(value)
         if placed.order:
             return self._arranged(placed, TO_LAST)
         return placed.value if placed.last else self._transposed(placed.value, last=True)
 
     def _last_where(self, value: Value, kept: bool) -> Placed:
-        """`value` in NHWC where it has that layout and may keep it (`kept`), else in the layout of the old function."""
+        """Return `value` in NHWC if it has that layout and `kept` allows it, else in the old layout."""
         placed = self._place(value)
         return placed if placed.last and kept else Placed(self._first_of(value))
 
@@ -99,7 +99,7 @@ class Moves(Rewriting):
         return Placed(self._rearranged(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
 
     def _transposed(self, value: Value, last: bool) -> Value:
-        """`value` transposed to NHWC (`last`) or NCHW; a constant is folded."""
+        """Transpose `value` to NHWC (`last`) or NCHW; fold a constant."""
         key = (value, last)
         if key not in self.moved:
             order = TO_LAST if last else TO_FIRST
@@ -125,13 +125,13 @@ class Moves(Rewriting):
         return self.bb.emit(relax.op.permute_dims(value, list(order)))
 
     def _rearranged(self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None) -> Value:
-        """`move(value)`, applied to the integers that stand for `value` where `Stored.moved` allows it."""
+        """Return `move(value)`, applied to stored integers if `Stored.moved` allows it."""
         stored = self.stored.get(value)
         moved = None if stored is None else stored.moved(move, order)
         return move(value) if moved is None else self._real(moved)
 
     def _made_real(self, stored: Stored) -> Placed:
-        """The real numbers that integers of the old function stand for, in the layout of these."""
+        """Dequantize integers of the old function, in their layout."""
         placed = self._ordered(stored.tensor)
         axis = placed.axes[stored.axis % len(placed.axes)] if placed.axes else stored.axis
         numbers = self._first_of(stored.scale), self._first_of(stored.zero_point)
@@ -148,7 +148,7 @@ class Moves(Rewriting):
         return Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
 
     def _split(self, call: Value) -> Placed:
-        """A split; of stored integers where these stand for the whole by one scale, and then for each part."""
+        """Rewrite a split; of stored integers if one scale serves the whole and each part."""
         placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         axis = LAST_AXIS[axis] if placed.last else axis
@@ -176,7 +176,7 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
-        """A reshape; a source of one pixel reads the same in both layouts."""
+        """Rewrite a reshape; a source with one pixel reads the same in both layouts."""
         placed, shape = self._ordered(call.args[0]), shape_of(call)
         if (placed.last or placed.order) and (seen := self._view_in_order(placed, call)) is not None:
             return seen
@@ -186,7 +186,7 @@ class Moves(Rewriting):
         return Placed(self._rearranged(source, lambda v: self._reshaped(v, shape)))
 
     def _view_in_order(self, placed: Placed, call: Value) -> Placed | None:
-        """A reshape that splits axes, in the order that its source has, or one that merges these into an image, in NHWC."""
+        """Rewrite a reshape that splits axes, in its source's order, or that merges axes into an image, in NHWC."""
         old, shape = shape_of(call.args[0]), shape_of(call)
         order = placed.order or tuple(TO_LAST)
         if (parts := _splits(old, shape)) is not None:
@@ -200,7 +200,7 @@ class Moves(Rewriting):
         return Placed(made, last=True)
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
-        """`value` reshaped; a constant is folded."""
+        """Reshape `value`; fold a constant."""
         data = constant_of(value)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
@@ -216,7 +216,7 @@ class Moves(Rewriting):
         return Placed(self._rearranged(source, lambda v: self._permuted(v, order), order))
 
     def _pad(self, call: Value) -> Placed:
-        """A pad; of stored integers where one of them stands for the pad value, or the mode pads with own elements."""
+        """Rewrite a pad; of stored integers if the mode repeats elements or an integer stands for the pad value."""
         placed, widths = self._place(call.args[0]), [int(w) for w in call.attrs.pad_width]
         if placed.last:
             widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
@@ -230,7 +230,7 @@ class Moves(Rewriting):
         return self._moved(Placed(source, placed.last), lambda v: relax.op.nn.pad(v, widths, mode, fill))
 
     def _cropped(self, value: Value, widths: list[int]) -> Value:
-        """`value` without the elements that negative widths cut off."""
+        """Return `value` without the elements cut off by negative widths."""
         for axis, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
             if min(before, after) < 0:
                 end = shape_of(value)[axis] + min(after, 0)
@@ -263,7 +263,7 @@ class Moves(Rewriting):
     def _nearest(
         self, extents: Sequence[int], size: Sequence[int], mode: str, rounding: str
     ) -> Callable[[Value], Value]:
-        """A nearest resize: as `resize2d` in the one form that schedules support, otherwise as a gather for each axis."""
+        """Return a nearest resize: `resize2d` in the form with a schedule, otherwise one gather per axis."""
         places = [nearest_sources(d, n, n / d, mode, rounding) for d, n in zip(extents, size, strict=True)]
         if places == [[i * d // n for i in range(n)] for d, n in zip(extents, size, strict=True)]:
             how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
@@ -296,7 +296,7 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.tile(v, repeats))
 
     def _broadcast_to(self, call: Value) -> Placed:
-        """A broadcast; of a constant, as of weights that a file fills with one number, a constant."""
+        """Rewrite a broadcast; fold a broadcast constant, such as weights filled with one number."""
         shape, data = list(shape_of(call)), constant_of(self._place(call.args[0]).value)
         if data is not None:
             return Placed(relax.const(np.broadcast_to(data, shape), str(data.dtype)))
@@ -310,7 +310,7 @@ class Moves(Rewriting):
 
 
 def _splits(whole: Sequence[int], parts: Sequence[int]) -> list[list[int]] | None:
-    """The axes of shape `parts` that each axis of shape `whole` is split into; None where a reshape is no such split."""
+    """Return the axes in shape `parts` into which each axis of shape `whole` is split; None for any other reshape."""
     found, at = list[list[int]](), 0
     for extent in whole:
         start, size = at, 1
@@ -323,7 +323,7 @@ def _splits(whole: Sequence[int], parts: Sequence[int]) -> list[list[int]] | Non
 
 
 def _stored_number(stored: Stored, value: float) -> float | None:
-    """The integer that stands for `value` among stored ones; None where there is none."""
+    """Return the stored integer for `value`; None without one."""
     numbers = stored.numbers
     if numbers is None or not np.isfinite(value) or numbers[0] <= 0:
         return None

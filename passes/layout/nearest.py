@@ -1,4 +1,4 @@
-"""Source indices of a nearest-neighbour resize, in the modes of ONNX's Resize."""
+"""Compute source indices for a nearest-neighbour resize, in all modes of ONNX's Resize."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ NEAREST_MODES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "al
 
 
 def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: str) -> list[int]:
-    """The index along an axis of `extent` elements that each of `size` outputs reads, in float32 as ONNX Runtime computes it.
+    """Return the source index for each of `size` outputs along an axis of `extent` elements, in float32 like ONNX
+    Runtime.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def ratio_decides(extent: int, size: int, scale: float, mode: str, rounding: str
 
 
 def _places(extent: int, size: int, scale: Any, mode: str, number: Callable[[Any], Any]) -> list[Any]:
-    """Compute the place in the input of each output, in the arithmetic of `number`."""
+    """Compute each output's place in the input, in the arithmetic of `number`."""
     at, by, half = [number(i) for i in range(size)], number(scale), number(1) / 2
     if mode == "half_pixel_symmetric":
         centre = half * extent * (1 - number(size) / (by * extent))

@@ -1,7 +1,7 @@
-"""Rewrite of rank-3 networks (Conv1d) to rank 4 with one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
+"""Rewrite rank-3 networks (Conv1d) to rank 4 with one row, exactly: `[n, c, w]` becomes `[n, c, 1, w]`.
 
 Integer lowering, fused float layers and the schedules support only two-dimensional convolutions and pools. An operator
-without a rule here reads its operands reshaped to rank 3, stored integers if these stand for them.
+without a rule reads rank-3 operands; stored integers stay stored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
 def to_one_row(mod: tvm.IRModule, unary: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
-    """`mod` with rank-3 convolutions and pools in rank 4, and the operators between them: elementwise ones named in
-    `unary` (one operand) and `binary` (two), concats, reshapes and reductions."""
+    """Return `mod` with rank-3 convolutions and pools in rank 4, and the operators between: elementwise operators in
+    `unary` and `binary`, concats, reshapes and reductions.
+    """
     known = {*_CONVOLUTIONS, *_POOLS}
     if not any(name_of(b.value) in known for b in bindings_of(mod["main"])):
         return mod
@@ -87,7 +88,7 @@ class _Widening(Rewriting):
         return value if isinstance(value, relax.Var) else self.bb.emit(value)
 
     def _narrow(self, value: Value) -> Value:
-        """The counterpart of a value of the old function, in its old rank."""
+        """Return a value's counterpart in its old rank."""
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._narrow(f) for f in value.fields])
         if isinstance(value, relax.TupleGetItem):
@@ -101,7 +102,7 @@ class _Widening(Rewriting):
         return self.new.get(value, value)
 
     def _widened(self, value: Value) -> Value:
-        """The counterpart in rank 4 of `value`, which has rank 3 or broadcasts against it."""
+        """Return the rank-4 counterpart of a rank-3 `value`, or of one that broadcasts against rank 3."""
         if value in self.wide:
             return self.wide[value]
         shape = shape_of(value)
@@ -111,7 +112,7 @@ class _Widening(Rewriting):
         return self._reshaped(self._narrow(value), (*shape[:2], 1, shape[2]))
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """`value` reshaped, the integers of one scale where these stand for it; constants and chains are folded."""
+        """Reshape `value`, or its integers under one scale; fold constants and chains."""
         if shape_of(value) == shape:
             return value
         call = self._definition(value)
@@ -172,7 +173,7 @@ class _Widening(Rewriting):
         return relax.op.concat([self._widened(f) for f in fields], axis=_AXIS[int(call.attrs.axis) % 3])
 
     def _view(self, var: Value, call: Value) -> None:
-        """A reshape; one that only removes the axis of the one row is its source, taken as a rank-4 value."""
+        """Rewrite a reshape; removing the one-row axis is the source itself, as a rank-4 value."""
         source, shape = call.args[0], shape_of(var)
         if source not in self.wide and shape_of(source) == (*shape[:2], 1, shape[2]):
             self.wide[var] = self._narrow(source)
@@ -180,7 +181,7 @@ class _Widening(Rewriting):
         self.new[var] = self._reshaped(self.wide[source] if source in self.wide else self._narrow(source), shape)
 
     def _reduction(self, var: Value, call: Value) -> None:
-        """A reduction over the width: in rank 4 also over the rows, of extent 1. Other reductions stay in rank 3."""
+        """Rewrite a reduction over the width: in rank 4 also over the one row. Other reductions stay in rank 3."""
         axes, kept = call.attrs.axis, bool(call.attrs.keepdims)
         if axes is None or [int(a) % 3 for a in axes] != [2]:
             self.new[var] = self._emitted(self._narrow(call))
@@ -190,7 +191,7 @@ class _Widening(Rewriting):
 
 
 def _window(attrs: Any) -> dict[str, list[int]]:
-    """Strides, padding and dilation in rank 4."""
+    """Return strides, padding and dilation for rank 4."""
     widths = [int(p) for p in attrs.padding]
     padding = [0, widths[0], 0, widths[-1]]  # top, left, bottom, right
     return {"strides": [1, int(attrs.strides[0])], "padding": padding, "dilation": [1, int(attrs.dilation[0])]}

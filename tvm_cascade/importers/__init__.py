@@ -1,5 +1,5 @@
-"""Model files to Relax modules: `from_tflite`, `from_onnx` and `from_torch`, one module for each file format.
+"""Import model files as Relax modules: `from_tflite`, `from_onnx` and `from_torch`.
 
-`tvm_cascade.frontend` chooses between them by the file's suffix. The files named after a format hold its converters; the
-others (`batch_norms`, `biases`, `stored_io`, ...) rewrite an imported module.
+`tvm_cascade.frontend` chooses by the file's suffix. Files named after a format hold the converters; `batch_norms`,
+`biases`, `stored_io` and the like rewrite an imported module.
 """

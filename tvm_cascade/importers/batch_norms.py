@@ -1,6 +1,6 @@
-"""Batch normalizations by constant statistics, folded into the convolution before them or into one factor and one term.
+"""Fold batch normalizations with constant statistics into the convolution before, or into one factor and one term.
 
-TVM computes one in four operators, with a square root and a division for every element.
+TVM computes a normalization in four operators, with a square root and a division for every element.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class _Folding(Rewriting):
         self.renamed[var] = self.bb.emit(relax.op.add(folded[0], _constant(folded[1])), name_hint=var.name)
 
     def _convolution(self, x: Value, factor: np.ndarray, term: np.ndarray) -> tuple[Value, np.ndarray] | None:
-        """Return the convolution, with or without a bias, that nothing but a normalization reads, with its weights scaled,
-        and the bias behind it; None where there is none."""
+        """Return the convolution read only by a normalization, with scaled weights, and its bias; None without such a
+        convolution.
+        """
         channels, bias, call = len(factor), np.zeros(1), self._own(x)
         if name_of(call) == "add":
             given = [self._constant(a) for a in call.args]
@@ -74,11 +75,11 @@ class _Folding(Rewriting):
         return made, total.reshape([-1 if a == 1 else 1 for a in range(len(shape_of(x)))])
 
     def _own(self, value: Value) -> Value:
-        """Return what a variable is bound to if it has one reader; the variable itself otherwise."""
+        """Return the expression bound to a variable with one reader; otherwise the variable."""
         return self.definitions.get(value, value) if self.readers.get(value) == 1 else value
 
     def _constant(self, value: Value) -> np.ndarray | None:
-        """Return a constant, also one that is reshaped."""
+        """Return a constant, reshaped or not."""
         call = self._define(value)
         if name_of(call) == "reshape":
             data = constant_of(self._define(call.args[0]))
@@ -87,7 +88,7 @@ class _Folding(Rewriting):
 
 
 def _affine(call: Value) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the factor and the term by channel that a normalization applies; None where they are not constant."""
+    """Return a normalization's factor and term by channel; None unless both are constant."""
     if name_of(call) != "nn.batch_norm" or bool(call.attrs.training) or int(call.attrs.axis) != 1:
         return None
     given = [constant_of(a) for a in call.args[1:]]

@@ -1,7 +1,7 @@
-"""Float biases behind quantized convolutions and products, stored as int32 of scale `sx * sw`.
+"""Store float biases behind quantized convolutions and products as int32 with the scale `sx * sw`.
 
-PT2E leaves biases float, and so do many exporters of ONNX. Rounded half to even, in the scale of the accumulator, they
-are what every integer kernel adds; that moves an accumulator by half a unit at most.
+PT2E and many ONNX exporters leave biases float. Rounded half to even, in the accumulator's scale, a bias becomes the
+integer added by every kernel; an accumulator moves by half a unit at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LARGEST = np.iinfo("int32").max
 
 
 def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with float biases behind quantized convolutions and products stored as int32."""
+    """Return `mod` with float biases behind quantized convolutions and products stored as int32."""
     return _Storing(mod).run()
 
 
@@ -27,7 +27,7 @@ class _Storing(Rewriting):
         self.renamed[var] = self.bb.emit(self._stored(value), name_hint=var.name) if folded is None else folded
 
     def _stored(self, value: Value) -> Value:
-        """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
+        """Rewrite an addition of a float constant to a quantized product; return any other value unchanged."""
         product = self._define(value.args[0]) if name_of(value) == "add" else None
         if name_of(product) not in _PRODUCTS:
             return self._returned(value)
@@ -51,7 +51,9 @@ class _Storing(Rewriting):
         return relax.op.add(self._returned(value.args[0]), bias)
 
     def _scales(self, product: Value) -> np.ndarray | None:
-        """The scales `sx * sw`, float64 of `[1]` or `[channels]`; None if an operand is not stored or one is unusable."""
+        """Return the scales `sx * sw`, float64 `[1]` or `[channels]`; None if an operand is not stored or a scale is
+        unusable.
+        """
         found = []
         for operand in product.args[:2]:
             call = self._define(operand)
@@ -67,11 +69,11 @@ class _Storing(Rewriting):
 
 
 def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
-    """Whether `shape` has one element, or broadcasts to `rank` axes along `axis` alone."""
+    """Return True if `shape` has one element, or broadcasts to `rank` axes only along `axis`."""
     return all(d == 1 or a == axis for a, d in enumerate(shape, rank - len(shape)))
 
 
 def _folded_cast(value: Value) -> Value | None:
-    """A cast (`astype`) of a constant, such as the zero points of weights, evaluated; None for any other value."""
+    """Evaluate a cast (`astype`) of a constant, such as the zero points of weights; None for any other value."""
     data = constant_of(value.args[0]) if name_of(value) == "astype" else None
     return None if data is None else relax.const(data, str(value.attrs.dtype))

@@ -1,7 +1,7 @@
-"""Cuts of a model's graph at named tensors, whatever the file's format: which operators stay, and where others cut off.
+"""Cut a model's graph at named tensors, in any file format.
 
-A cut network ends at the tensors of `--until` and begins at those of `--from`. Operators that none of its outputs needs are
-left out before anything looks at them, and so are inputs that only they read.
+A cut network ends at the tensors named by `--until` and begins at the tensors named by `--from`. Operators and inputs
+without an effect on its outputs are removed before anything reads the graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTED = 3  # names that a message suggests
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator of a file: the tensors that it reads, weights left out, and those that it computes."""
+    """An operator in a file: the tensors read, without weights, and the tensors computed."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -29,7 +29,7 @@ class Node:
 
 
 class Remedy(NamedTuple):
-    """What helps where operators of a file are refused: the last arguments of `LoadError` and `GraphError`."""
+    """The remedy for refused operators in a file: the last arguments to `LoadError` and `GraphError`."""
 
     text: str  # the option that cuts them off; empty where nothing is left in front of them or behind
     operators: tuple[str, ...]  # what the file calls them
@@ -37,7 +37,7 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileGraph:
-    """The graph of a model's file by the names of its tensors."""
+    """The graph in a model's file, by tensor names."""
 
     nodes: tuple[Node, ...]  # in an order in which they can be computed, for `in_front`; for `cut_out` in any
     inputs: tuple[str, ...]
@@ -45,13 +45,13 @@ class FileGraph:
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """The tensors that operators compute."""
+        """Return the tensors computed by operators."""
         return tuple(name for node in self.nodes for name in node.writes)
 
 
 @dataclass(frozen=True, slots=True)
 class CutOut:
-    """What stays of a graph."""
+    """The remaining part of a graph."""
 
     nodes: tuple[int, ...]  # ascending
     inputs: tuple[str, ...]  # those of the file that are still read, then those of the cut
@@ -59,7 +59,7 @@ class CutOut:
 
 
 def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
-    """The part of a graph between the tensors of a cut.
+    """Return the part of a graph between the tensors of a cut.
 
     Raises
     ------
@@ -92,9 +92,9 @@ def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
 
 
 def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) -> tuple[set[int], set[str]]:
-    """The operators that outputs need, and all tensors on the way; the search ends at `start`.
+    """Return the operators needed for the outputs, and all tensors on the way; the search ends at `start`.
 
-    Operators that write nothing act in other ways: those in front of the last one that is needed stay.
+    Operators without outputs have other effects: they stay if a needed operator follows.
     """
     producers = {name: i for i, node in enumerate(graph.nodes) for name in node.writes}
     nodes: set[int] = set()
@@ -121,7 +121,7 @@ def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) ->
 
 
 def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ...]:
-    """The tensors that a list names; a text that is no name itself has several, separated by commas."""
+    """Return the tensors named by a list; split a text at commas unless the whole text is a name."""
     computed, by_short = dict.fromkeys(graph.computed), _by_short_name(graph.computed)
     known = {*computed, *by_short}
     parts = [p for text in asked for p in ([text] if text in known else map(str.strip, text.split(",")))]
@@ -132,7 +132,7 @@ def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ..
 
 
 def _by_short_name(names: Iterable[str]) -> dict[str, str]:
-    """Return names by what text shows of them, where that tells one from all others."""
+    """Map short names to full names, where the short name is unique."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(short_name(name), []).append(name)
@@ -154,7 +154,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def behind(graph: FileGraph, refused: Collection[int], tensors: Iterable[str] = ()) -> set[str]:
-    """The tensors that operators at these positions compute, and all that depend on them or on `tensors`."""
+    """Return the tensors computed by the operators `refused`, and all tensors depending on these or on `tensors`."""
     found = set(tensors)
     for i, node in enumerate(graph.nodes):
         if i in refused or not found.isdisjoint(node.reads):
@@ -163,21 +163,23 @@ def behind(graph: FileGraph, refused: Collection[int], tensors: Iterable[str] = 
 
 
 def needed_for(graph: FileGraph, outputs: Iterable[str]) -> set[int]:
-    """The positions of the operators that these tensors depend on."""
+    """Return the positions of the operators needed for these tensors."""
     return _needed(graph, outputs, ())[0]
 
 
 def until_in_front(graph: FileGraph, refused: Set[str], at: Collection[int] = ()) -> Remedy:
-    """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them,
-    and the first operators that compute them. Where nothing is in front, and `at` says which operators are to blame, it is the
-    option that begins behind them."""
+    """Return the remedy for a network with incomputable tensors `refused`: the option to cut in front, and the first
+    operators behind the cut.
+
+    If nothing is left in front and `at` names the operators at fault, propose to begin behind them.
+    """
     names = names_in_front(graph, refused)
     first = [n for n in graph.nodes if not refused.isdisjoint(n.writes) and refused.isdisjoint(n.reads)]
     return Remedy(until_remedy(names) if names else _from_behind(graph, at), kinds_of(first))
 
 
 def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
-    """The sentence that proposes to begin a network behind the operators `at`; empty where it would not leave them out."""
+    """Propose to begin a network behind the operators `at`; "" if that does not remove all of them."""
     start = tuple(dict.fromkeys(name for i in sorted(at) for name in graph.nodes[i].writes))
     used = {name for i, node in enumerate(graph.nodes) if i not in at for name in node.reads}
     # ONNX leaves out inputs and outputs by an empty name
@@ -194,12 +196,12 @@ def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
 
 
 def kinds_of(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """What a file calls these operators, each name once."""
+    """Return the file's names for the kinds of these operators, each once."""
     return tuple(dict.fromkeys(node.kind for node in nodes if node.kind))
 
 
 def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:
-    """The tensors at which a network ends in front of the tensors `refused`; none where nothing is left in front."""
+    """Return the tensors at which a network may end in front of the tensors `refused`; empty if nothing is left."""
     wanted = [r for node in graph.nodes if not refused.isdisjoint(node.writes) for r in node.reads]
     known = behind(graph, (), graph.inputs) - refused - {*graph.inputs}
     names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name and name in known]
@@ -207,17 +209,17 @@ def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:
 
 
 def until_remedy(names: Sequence[str]) -> str:
-    """The sentence that proposes to end a network at these tensors."""
+    """Propose to end a network at these tensors."""
     return f"{until_option(names)} ends the network in front of it, and your program does the rest"
 
 
 def until_option(names: Sequence[str]) -> str:
-    """`--until` for these tensors, as a shell takes it."""
+    """Format `--until` for these tensors, for a shell."""
     return option_of("--until", names)
 
 
 def option_of(option: str, names: Sequence[str]) -> str:
-    """An option that names tensors, as a shell takes it."""
+    """Format an option with tensor names, for a shell."""
     if any("," in name for name in names):
         return " ".join(f"{option} {quote(name)}" for name in names)
     return f"{option} {quote(','.join(names))}"

@@ -1,7 +1,7 @@
-"""The cut in front of operators that can be read but not compiled, found by trying how much of a file compiles.
+"""Find the cut in front of operators that import but do not compile, by compiling parts of the file.
 
-Which operator of the file an operator of Relax came from is not known any more when a kernel is missing. So the operators are
-taken in their order, and bisected for the first one with which the network does not compile.
+For a missing kernel nobody knows which file operator became the Relax operator. So a bisection over the file's
+operators, in order, finds the first operator that breaks the compilation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _REFUSED = 3  # operators that a cut is placed in front of, one after the other
 
 
 def until_by_trial(graph: FileGraph, compiles: Compiles) -> Remedy:
-    """The remedy that cuts a network in front of the operators without which it compiles; of no text where none is found.
+    """Return the remedy that cuts a network in front of the operators without a kernel; its text is "" if no cut
+    compiles.
 
-    Calls `compiles` at most `_REFUSED` times the logarithm of the number of operators, and for each cut.
+    Calls `compiles` at most `_REFUSED` times the logarithm of the operator count, and once for each cut.
     """
     refused: set[int] = set()
     outputs = tuple(graph.outputs)
@@ -33,7 +34,7 @@ def until_by_trial(graph: FileGraph, compiles: Compiles) -> Remedy:
 
 
 def first_refused(graph: FileGraph, outputs: Sequence[str], compiles: Compiles) -> int:
-    """The position of the first operator with which what computes `outputs` does not compile."""
+    """Return the position of the first operator with which the computation of `outputs` does not compile."""
     needed = sorted(needed_for(graph, outputs))
     known = behind(graph, (), graph.inputs)
     works, fails = 0, len(needed)  # operators with which it compiles, and does not

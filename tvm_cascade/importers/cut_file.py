@@ -1,4 +1,4 @@
-"""Cuts of model files, before anything else reads them: a file's contents in, the contents of a smaller file out."""
+"""Cut model files before anything else reads the contents: bytes in, a smaller file's bytes out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 
 def cut_data(path: Path, data: bytes, cut: Cut) -> bytes:
-    """The contents of a file of the format of `data` with what a cut leaves; `data` itself where nothing is cut.
+    """Return the contents of a file after a cut; `data` itself without a cut.
 
     Raises
     ------
@@ -43,7 +43,8 @@ def cut_data(path: Path, data: bytes, cut: Cut) -> bytes:
 def fixed_in_file(
     path: Path, data: bytes, fixed: Sequence[FixedInput], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[bytes, tuple[FixedInput, ...]]:
-    """Return the contents of a file in which inputs are constants, and these inputs; of formats but ONNX as they are, and none.
+    """Return an ONNX file's contents with some inputs made constant, and these inputs; other formats unchanged, with no
+    inputs.
 
     Raises
     ------
@@ -59,12 +60,12 @@ def fixed_in_file(
 
 
 def file_graph(path: Path, data: bytes) -> FileGraph:
-    """The graph of a file by the names of its tensors. Raises as `cut_data` does."""
+    """Read a file's graph, by tensor names. Raises the errors of `cut_data`."""
     return _handled(path, data, _format(path).graph)
 
 
 def _handled(path: Path, data: bytes, function: Callable[..., _Result], *more: Cut) -> _Result:
-    """`function(path, data, *more)`, whose errors become those that users know."""
+    """Call `function(path, data, *more)`, and turn its errors into errors for users."""
     try:
         return function(path, data, *more)
     except CascadeError:
@@ -77,7 +78,7 @@ def _handled(path: Path, data: bytes, function: Callable[..., _Result], *more: C
 
 @contextmanager
 def cut_copy(path: Path, cut: Cut) -> Iterator[Path]:
-    """The path of a copy of the file `path` with what a cut leaves, while the context lasts; `path` where nothing is cut."""
+    """Yield the path of a temporary, cut copy of the file `path`; yield `path` without a cut."""
     if not cut:
         yield path
         return
@@ -123,7 +124,7 @@ def _cut_torch(_path: Path, data: bytes, cut: Cut) -> bytes:
 
 
 class _Format(NamedTuple):
-    """What reads the graph of a file's contents, and what cuts them."""
+    """The functions for one file format: read the graph, cut the contents."""
 
     graph: Callable[[Path, bytes], FileGraph]
     cut: Callable[[Path, bytes, Cut], bytes]

@@ -1,4 +1,4 @@
-"""Names of files on imported modules (`passes.origin`): what each reader attaches to what it has imported."""
+"""Attach the file's names to an imported module (`passes.origin`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tvm_cascade.passes.origin import with_file_graph, with_names
 
 
 def with_file_names(mod: Any, values: Mapping[str, Any], graph: FileGraph) -> Any:
-    """Return `mod` with variables of `main` under the names of the tensors that they hold, and with the file's graph.
+    """Return `mod` with the file's graph, and with `main`'s variables named after the tensors.
 
-    `values` are, by computed tensor, the expressions that an importer has bound to variables or to nothing yet.
+    `values` maps a computed tensor to its expression, bound to a variable or not.
     """
     computed: list[tuple[str, Any]] = [(name, values.get(name)) for name in graph.computed]
     known = {value.__chandle__(): name for name, value in reversed(computed) if isinstance(value, relax.Expr)}
@@ -26,5 +26,5 @@ def with_file_names(mod: Any, values: Mapping[str, Any], graph: FileGraph) -> An
 
 
 def with_graph(mod: Any, graph: FileGraph) -> Any:
-    """Return `mod` with the graph of its file: by computed tensor, those that its operator reads."""
+    """Return `mod` with its file's graph: for every computed tensor the tensors read by its operator."""
     return with_file_graph(mod, {name: node.reads for node in graph.nodes for name in node.writes})

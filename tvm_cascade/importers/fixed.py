@@ -1,4 +1,4 @@
-"""Inputs that are fixed to values, out of the signature of `main`, and the values that hang on them alone, folded."""
+"""Remove fixed inputs from the signature of `main`, and fold all values that depend on constants alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tvm_cascade.passes.relax_functions import substitute
 
 
 def with_fixed(mod: tvm.IRModule, fixed: Sequence[FixedInput], known: Sequence[FixedInput] = ()) -> tvm.IRModule:
-    """Return `mod` with constants for the inputs that are `fixed`, and constants for the values that follow from constants.
+    """Return `mod` with constants in place of the inputs `fixed`, and with all resulting constants folded.
 
-    `known` are inputs of the file that are constants of `mod` already. Raises `UsageError` for an input that the network does not
-    have, and where no other is left.
+    `known` are inputs in the file, but constants in `mod`. Raises `UsageError` for an unknown input, and if no input
+    would be left.
     """
     if not fixed and not known:
         return mod
@@ -42,7 +42,7 @@ def with_fixed(mod: tvm.IRModule, fixed: Sequence[FixedInput], known: Sequence[F
 
 
 class _Fixed(Rewriting):
-    """Rewrites `main` with constants for some of its parameters, by position."""
+    """Rewrites `main` with constants in place of some parameters, by position."""
 
     def __init__(self, mod: Any, constants: dict[int, Value]) -> None:
         super().__init__(mod)
@@ -59,9 +59,9 @@ class _Fixed(Rewriting):
 
 
 def _folded(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return `mod` with each value that follows from constants alone as a constant, where others read it.
+    """Return `mod` with values computed from constants folded, if read elsewhere.
 
-    Of real numbers that integers stand for, these are folded: operators have both as a part.
+    Of dequantized values the integers are folded, since operators contain both.
     """
     untyped: Any = mod
     main, follows = untyped["main"], dict[Value, Value]()
@@ -76,7 +76,9 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _wanted(main: Any, follows: dict[Value, Value]) -> list[Value]:
-    """Return the values that follow from constants and that the rest of `main` reads; the integers that stand for one."""
+    """Return the values that follow from constants and are read by the rest of `main`; for dequantized values the
+    integers.
+    """
     read = [v for b in bindings_of(main) if b.var not in follows for v in relax.analysis.free_vars(b.value)]
     read += relax.analysis.free_vars(main.body.body)
     found: dict[Value, None] = {}
@@ -104,7 +106,7 @@ def _computed(follows: dict[Value, Value], wanted: Sequence[Value]) -> list[Any]
 
 
 class _Constants(Rewriting):
-    """Rewrites `main` with constants for some of its variables."""
+    """Rewrites `main` with constants in place of some variables."""
 
     def __init__(self, mod: Any, constants: dict[Value, Value]) -> None:
         super().__init__(mod)

@@ -1,8 +1,8 @@
-"""Inputs that are indices, such as token ids: int32, which kernels take, and known to lie below an extent.
+"""Give index inputs, such as token ids, the type int32 and a known extent.
 
-From such an input paths lead through moves of its elements, and through counting negative ones from the end, to gathers along
-axes. Random inputs are drawn below the smallest of their extents. What else reads such inputs of ONNX reads them cast to 64 bits
-(`onnx_graph.narrow_indices`); in other formats they may be outputs too.
+From such an input every path leads through moves, and through wrapping negative indices, to gathers. Random inputs are
+drawn below the smallest extent. ONNX readers of other kinds get a cast to 64 bits (`onnx_graph.narrow_indices`); other
+formats allow such inputs as outputs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _GATHERS = ("take", "gather_elements")
 
 
 def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` whose inputs of int64 that are only moved, cast to int32, gathered by and returned are int32; the extents of all
-    inputs that are indices are in its interface."""
+    """Return `mod` with int64 inputs narrowed to int32 if they are only moved, cast to int32, used as indices or
+    returned; record the extents of all index inputs in the interface.
+    """
     users = users_of(mod)
     inputs = list(mod["main"].params)
     narrow = [p for p in inputs if str(getattr(p.ty, "dtype", "")) == "int64" and _is_narrow(p, users)]
@@ -40,7 +41,7 @@ def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class User(NamedTuple):
-    """What reads a variable: the operator's name, empty for the result of `main`; its call, and the variable of that."""
+    """A reader of a variable: operator name ("" for the result of `main`), call, and bound variable."""
 
     kind: str
     call: Value
@@ -61,13 +62,13 @@ def users_of(mod: Any) -> Users:
 
 
 def _is_narrow(var: Value, users: Users) -> bool:
-    """Whether an int64 value is an index, and besides at most an output."""
+    """Return True if an int64 value is only an index, or an index and an output."""
     ends = set(_ends(var, users))
     return "index" in ends and ends <= {"index", "output"}
 
 
 def _ends(var: Value, users: Users) -> Iterator[str]:
-    """What an int64 value is used for, through moves: as an index (or cast to int32), an output, or anything else."""
+    """Yield the uses of an int64 value behind moves: index (or cast to int32), output, or anything else."""
     for kind, call, made in users.get(var, []):
         cast = kind == "astype" and str(call.attrs.dtype) == "int32"
         gathered = kind in _GATHERS and not call.args[0].same_as(var)
@@ -78,7 +79,7 @@ def _ends(var: Value, users: Users) -> Iterator[str]:
 
 
 def _extent(var: Value, users: Users) -> int | None:
-    """The smallest extent that the elements of `var` index, whatever else they are; None where they index none."""
+    """Return the smallest extent indexed by elements of `var`, whatever their other uses; None without an index use."""
     if not str(getattr(var.ty, "dtype", "")).startswith("int"):
         return None
     found: list[int | None] = []
@@ -97,7 +98,7 @@ def _extent(var: Value, users: Users) -> int | None:
 
 
 class _Narrowing(Rewriting):
-    """Rewrites inputs of int64 as int32, with the moves behind them."""
+    """Rewrites int64 inputs as int32, with the moves behind."""
 
     def __init__(self, mod: Any, inputs: list[Value]) -> None:
         super().__init__(mod)
@@ -106,7 +107,7 @@ class _Narrowing(Rewriting):
         self.renamed.update(made)
 
     def narrowed(self) -> tvm.IRModule:
-        """The module with the new inputs."""
+        """Return the module with the new inputs."""
         return self.run(self.params)
 
     def _bind(self, var: Value, value: Value) -> None:
@@ -116,14 +117,14 @@ class _Narrowing(Rewriting):
         self.renamed[var] = self.bb.emit(new, name_hint=var.name)
 
     def _returned(self, value: Value) -> Value:
-        """The outputs; torch.export binds several of them to one variable."""
+        """Return the outputs; torch.export binds several outputs to one variable."""
         found = self._define(value)
         if isinstance(found, relax.Tuple):
             return relax.Tuple([self._output(field) for field in found.fields])
         return self._output(value)
 
     def _output(self, value: Value) -> Value:
-        """An output of the type that it had."""
+        """Return an output in its former type."""
         made = substitute(value, self.renamed)
         same = str(made.ty.dtype) == str(value.ty.dtype)
         return made if same else self.bb.emit_output(relax.op.astype(made, str(value.ty.dtype)))

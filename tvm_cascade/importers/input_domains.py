@@ -1,7 +1,7 @@
-"""Domains of inputs: the numbers that what reads an input is defined for, such as none below 0 for a square root.
+"""Compute input domains: numbers for which all readers are defined, such as none below 0 for a square root.
 
-Random inputs are drawn from them (`runs.arrays`). Paths lead from an input through moves, dequantization, casts and sums with
-constants; what a network computes itself is its own affair.
+Random inputs are drawn from these domains (`runs.arrays`). The search follows an input through moves, dequantization,
+casts and sums with constants, and no further.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BITS = 30  # of the largest power
 
 
 def with_input_domains(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return `mod` with the domains of its inputs in its interface."""
+    """Return `mod` with its input domains in the interface."""
     users, spec = users_of(mod), io_spec(mod)
     params = list(mod["main"].params)
     found = [
@@ -53,7 +53,7 @@ def with_input_domains(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _domain(var: Value, users: Users) -> Domain:
-    """Return the numbers that all that reads `var` is defined for; any where no number is for all."""
+    """Return the numbers for which all readers of `var` are defined; all numbers if there is no such number."""
     low, high, nonzero = -inf, inf, False
     for user in users.get(var, []):
         for k, operand in enumerate(getattr(user.call, "args", ())):
@@ -68,7 +68,7 @@ def _holds(operand: Any, var: Value) -> bool:
 
 
 def _asked(user: User, position: int, users: Users) -> Domain:
-    """Return the numbers that a reader takes at the given position of its operands."""
+    """Return the numbers accepted by a reader at the given operand position."""
     kind, call, made = user
     integer = "int" in str(getattr(call.args[position].ty, "dtype", ""))
     if kind in _DEFINED:
@@ -87,7 +87,7 @@ def _asked(user: User, position: int, users: Users) -> Domain:
 
 
 def _shifted(kind: str, call: Value, position: int, domain: Domain) -> Domain:
-    """Return the domain of an operand of a sum, or of a difference, with a constant; `domain` is that of the result."""
+    """Return the domain of an operand in a sum or difference with a constant; `domain` is the result's."""
     other = constant_of(call.args[1 - position])
     if other is None or not other.size or domain == _ANY or (kind == "subtract" and position == 1):
         return _ANY

@@ -1,7 +1,7 @@
-"""Names, types and quantization of a model's inputs and outputs, attached to the module so that they survive every pass.
+"""Attach names, types and quantization of a model's inputs and outputs to the module, past every pass.
 
-Relax renames parameters freely and has no names for outputs, so the interface travels as a JSON text in the attribute
-`INTERFACE_ATTR` of `main` and of the module; either copy is enough to read it back.
+Relax renames parameters and has no output names. So the interface is JSON text in the attribute `INTERFACE_ATTR` on
+`main` and on the module; either copy is enough.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 
 
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
-    """A copy of `mod` that carries `spec`."""
+    """Return a copy of `mod` with the interface `spec`."""
     plain = replace(spec, states=(), fixed=())
     told = {"states": [[s.name, s.initial.hex(), s.returned] for s in spec.states]}
     text = json.dumps(asdict(plain) | told | {"fixed": [f.to_dict() for f in spec.fixed]})
@@ -41,7 +41,7 @@ def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
 
 
 def io_spec(mod: Any) -> IoSpec:
-    """The interface that `load` attached.
+    """Return the interface attached by `load`.
 
     Raises
     ------
@@ -69,8 +69,8 @@ def has_interface(mod: tvm.IRModule) -> bool:
 
 
 def check_sizes(path: object, mod: Any) -> None:
-    """Raise for a tensor of more than `MAX_ELEMENTS` elements, before anything allocates it, or with an extent of 0 or
-    less, as windows larger than their input give.
+    """Raise for a tensor with more than `MAX_ELEMENTS` elements, before any allocation, or with an extent below 1, such
+    as behind a window larger than its input.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def check_sizes(path: object, mod: Any) -> None:
 def check_input(
     path: object, name: str, shape: Sequence[int], remedy: str = "export the model with larger ones"
 ) -> None:
-    """Raise `LoadError` for an input with a size of 0; `remedy` says what helps."""
+    """Raise `LoadError` for an input with a size of 0; `remedy` ends the message."""
     if 0 in shape:
         raise LoadError(
             path, f"input {printable(name)} has the shape {list(shape)}, whose sizes of 0 leave no elements", remedy
@@ -95,10 +95,10 @@ def check_input(
 
 
 def check_open_sizes(path: object, shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Raise `LoadError` where sizes of inputs are not known besides a leading one, which is 1 where nobody fixes it.
+    """Raise `LoadError` for unknown input sizes, except a leading size, which defaults to 1.
 
-    A text stands for a size that is not known, and is its name in the file. The error names all inputs that have any, with an
-    example of options that fix them: equal names get equal sizes.
+    A text stands for an unknown size and is its name in the file. The error names all such inputs, with options that
+    fix the sizes: equal names get equal sizes.
     """
     unknown = {name: shape for name, shape in shapes.items() if any(isinstance(d, str) for d in shape[1:])}
     if not unknown:
@@ -138,7 +138,7 @@ def check_size(kind: Any) -> None:
 
 
 def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorSpec:
-    """The `TensorSpec` of a tensor called `name` of the Relax type `kind`.
+    """Return the `TensorSpec` for a tensor `name` with the Relax type `kind`.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorS
 def with_interface(
     path: object, mod: tvm.IRModule, inputs: Sequence[str], outputs: Sequence[str], remedy: str = ""
 ) -> tvm.IRModule:
-    """`mod` with the interface of its `main` attached; `inputs` and `outputs` are the model's names, in order."""
+    """Return `mod` with the interface of `main` attached; `inputs` and `outputs` are the model's names, in order."""
     main: Any = mod["main"]
     types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
     read = [(name, p.ty) for name, p in zip(inputs, main.params, strict=True)], zip(outputs, types, strict=True)
@@ -165,14 +165,14 @@ def with_interface(
 
 
 def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:
-    """Raise `UsageError` where a name in `wanted` is none of the model's `inputs`."""
+    """Raise `UsageError` if a name in `wanted` is not among the model's `inputs`."""
     unknown = [name for name in wanted if name not in inputs]
     if unknown:
         raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(inputs)}")
 
 
 def fits(shape: Sequence[int], known: Sequence[int | None]) -> bool:
-    """Whether a shape agrees with a known one, in which None or -1 stands for an unknown extent."""
+    """Return True if a shape agrees with a known shape; None or -1 stands for an unknown extent."""
     return len(shape) == len(known) and all(d in (-1, None, s) for s, d in zip(shape, known, strict=True))
 
 

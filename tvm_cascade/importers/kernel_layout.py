@@ -1,7 +1,7 @@
-"""Float networks in the layout that kernels read: channels last, one row for Conv1d, batch normalizations folded.
+"""Rewrite float networks to the kernels' layout: channels last, one row for Conv1d, batch normalizations folded.
 
-A network is imported as its file has it, which is what is optimized and staged; this form is what is planned.
-Its inputs and outputs keep the layout of the file.
+The importer keeps the file's form for `optimize` and `stages`; planning uses this form. Inputs and outputs keep the
+file's layout.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PLANES = {
 def planned_in_kernel_layout(
     mod: Any, plan: Callable[[Any], PlannedCandidate], by_rows: bool = False
 ) -> tuple[Any, PlannedCandidate]:
-    """Return `mod` in the layout that kernels read, and its plan: the fastest form that fits the cap.
+    """Return `mod` in the kernels' layout, and the plan: the fastest form under the cap.
 
-    With `by_rows` inputs come row by row, in the shape that the network works on; a module that does not come from a file
-    keeps its own inputs and layout. Raises `InfeasibleError` where no form fits.
+    With `by_rows`, inputs come row by row, in the network's working shape; a module without a file keeps its inputs and
+    layout. Raises `InfeasibleError` if no form fits.
     """
     if by_rows and not has_interface(mod):
         return mod, plan(mod)
@@ -51,9 +51,10 @@ def planned_in_kernel_layout(
 
 
 def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
-    """Return `mod` with the float network `main` in that form; `mod` itself where it is quantized or cannot be read.
+    """Return `mod` with the float network `main` in the kernels' layout; `mod` itself if `main` is quantized or
+    unreadable.
 
-    `by_pixel` is that of `to_channels_last`.
+    `by_pixel` is passed to `to_channels_last`.
     """
     main = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
     if main is None or why_not_read(main) is not None or is_quantized(mod):

@@ -1,4 +1,4 @@
-"""Checks of imported networks for element types and computed scales that no kernel supports."""
+"""Refuse imported networks with element types or computed scales beyond all kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _KERNELS = frozenset(
 
 
 def check_types(path: object, mod: Any) -> None:
-    """Raise for inputs and values computed from them of types that no kernel computes, such as floats of 16 bits and fewer, or
-    integers of 4; weights may be stored as such, and ONNX's floats of 16 bits are read as float32 before (`onnx.halves`).
+    """Raise for inputs and computed values in types without kernels, such as 16-bit floats or 4-bit integers. Weights
+    may be stored in these types; ONNX's 16-bit floats become float32 before (`onnx.halves`).
 
     Raises
     ------
@@ -59,7 +59,7 @@ def check_scales(path: object, mod: Any) -> None:
 
 
 def _computed(main: Any) -> Iterator[tuple[Value, Value]]:
-    """Variables that depend on inputs, with their definitions, in order."""
+    """Yield the variables that depend on inputs, with definitions, in order."""
     found = set(main.params)
     for binding in bindings_of(main):
         value = getattr(binding, "value", None)

@@ -1,8 +1,8 @@
-"""The tensors of a file behind which little is computed: where a network may end so that the host does the rest.
+"""Find the tensors behind which little work remains, where a network may end and the host may continue.
 
-Decoders of detections, or maps that are enlarged to the size of the image, take more RAM than the network in front of them and
-hardly any multiply-accumulates. Which operator of the file an operator of a plan came from is not known, so the end of the
-work is bisected for: by how much of it the network does that ends at tensors of the file.
+Detection decoders, or maps enlarged to the image size, take more RAM than the network in front and hardly any
+multiply-accumulates. The file operator behind a plan's operator is unknown. So a bisection over the file's tensors
+finds the end of the work.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Sizes = Callable[[Sequence[str]], Mapping[str, int]]  # bytes of tensors of the 
 
 
 def end_of_work(graph: FileGraph, lacks: Lacks, sizes: Sizes) -> tuple[str, ...]:
-    """The tensors at which a network may end that does its work, but the host the rest; none where nothing follows.
+    """Return the tensors at which a network may end after all its work; empty if nothing follows.
 
-    Calls `lacks` at most the logarithm of the number of operators, `sizes` once. Operators behind the last one that works, such
-    as activations and quantizations, stay as long as no more bytes go from one to the next than leave that one: the network
-    ends where the fewest do, as late as possible.
+    Calls `lacks` at most the logarithm of the operator count, `sizes` once. Operators behind the last working operator,
+    such as activations, stay while the bytes between operators do not grow: the network ends at the fewest bytes, as
+    late as possible.
     """
     last = first_refused(graph, graph.outputs, lacks)
     needed = sorted(needed_for(graph, graph.outputs))

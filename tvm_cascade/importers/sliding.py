@@ -1,4 +1,4 @@
-"""The network of one frame, with the interface that a user sees of it: new rows in, outputs of the whole window out."""
+"""Load a one-frame network with the user's interface: new rows in, outputs for the whole window out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec, unique_names
 
 @dataclass(frozen=True)
 class Frame:
-    """The network of one frame."""
+    """A network for one frame."""
 
     mod: tvm.IRModule
     plan: FramePlan
 
 
 def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
-    """The network of one frame of `hop` new rows along `axis`, of a module as `load` returns it; the states begin as zeros.
+    """Return the network for one frame of `hop` new rows along `axis`, from a module returned by `load`; states begin
+    as zeros.
 
-    Raises what `frame_module` raises.
+    Raises the errors of `frame_module`.
     """
     try:  # rows of time are then contiguous where the file has planes of channels
         made = frame_module(in_kernel_layout(mod), hop, most_state, axis)
@@ -47,7 +48,7 @@ def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis:
 
 
 def _interface(mod: tvm.IRModule) -> IoSpec:
-    """The interface of a module; by the names of its parameters where it was not loaded from a file."""
+    """Return a module's interface; for a module without a file, an interface with its parameter names."""
     try:
         return io_spec(mod)
     except UsageError:

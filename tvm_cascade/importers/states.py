@@ -1,5 +1,5 @@
-"""Inputs and outputs of a model that are paired as states (`--state in=out`): what an output returns is what the input takes in
-the next call. They become the last inputs and outputs of `main`, as `tensor_spec.IoSpec` has them.
+"""Pair a model's inputs and outputs as states (`--state in=out`): an output's value becomes the input's value in the
+next call. States become the last inputs and outputs of `main` (`tensor_spec.IoSpec`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_cascade.tensor_spec import State, TensorSpec
 
 
 def with_pairs(mod: tvm.IRModule, pairs: Mapping[str, str]) -> tvm.IRModule:
-    """`mod` with a state for each input and the output that it is paired with, by names; it is zero at first.
+    """Return `mod` with a state, zero at first, for each named input and its paired output.
 
     Raises
     ------
@@ -59,12 +59,12 @@ def _place(side: str, specs: Sequence[TensorSpec], name: str) -> int:
 
 
 def _last(count: int, places: Sequence[int]) -> list[int]:
-    """The numbers below `count`, those of `places` last, in their order."""
+    """Return the numbers below `count`, in order, with `places` last."""
     return [*(k for k in range(count) if k not in places), *places]
 
 
 def _state(before: TensorSpec, after: TensorSpec) -> State:
-    """The state of an input and its output, zero at first."""
+    """Return the state for an input and its output, zero at first."""
     same = (before.shape, before.dtype, before.scale, before.zero_point)
     if same != (after.shape, after.dtype, after.scale, after.zero_point):
         scales = [
@@ -87,7 +87,7 @@ class _Moved(Rewriting):
         self.inputs, self.outputs = inputs, outputs
 
     def run_moved(self) -> tvm.IRModule:
-        """The module with the new `main`."""
+        """Return the module with the new `main`."""
         return self.run([self.main.params[k] for k in self.inputs])
 
     def _bind(self, var: Value, value: Value) -> None:

@@ -1,8 +1,8 @@
-"""Rewrite of a quantized network's float inputs and outputs to the integers that it stores (`--stored-io`).
+"""Rewrite a quantized network's float inputs and outputs as stored integers (`--stored-io`).
 
-Models of ONNX Runtime's and PyTorch's quantizers take floats, quantize them, and return real numbers again. On a board
-floats take four times the bytes of int8. So an input that is only quantized becomes an integer input, and an output that
-stored integers stand for an integer output; `TensorSpec.scale` and `zero_point` give their quantization.
+Models from the quantizers in ONNX Runtime and PyTorch take floats, quantize, and return real numbers. On a board floats
+take four times the bytes of int8. So an input that is only quantized becomes an integer input, and a dequantized output
+an integer output; `TensorSpec.scale` and `zero_point` give the quantization.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 
 def store_io(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod`, as `load` makes it, with stored integers for every float input and output that allows it.
+    """Return `mod`, loaded by `load`, with stored integers for every suitable float input and output.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class _Storing(Rewriting):
 
 
 def storable_inputs(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
-    """The specs that `store_io` would give to float inputs that it can turn into stored integers."""
+    """Return the integer specs `store_io` would give to float inputs."""
     untyped: Any = mod
     bindings = bindings_of(untyped["main"])
     pairs = zip(untyped["main"].params, io_spec(mod).own_inputs, strict=False)
@@ -75,7 +75,7 @@ def storable_inputs(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
 
 
 def with_scales(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with the scale and zero point of integer inputs and outputs that its file gives to none but their operators."""
+    """Return `mod` with scale and zero point for integer inputs and outputs, if only the operators in the file tell."""
     spec, untyped = io_spec(mod), _Values(mod)
     inputs = [
         s if s.scale is not None else _scaled(s, [Stored.read_by(v) for v in untyped.readers(p)])
@@ -94,7 +94,7 @@ _MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeez
 
 
 class _Values:
-    """The values of `main` around its inputs and outputs, behind and in front of operators that only move."""
+    """The values of `main` around its inputs and outputs, past operators that only move."""
 
     def __init__(self, mod: Any) -> None:
         self.main = mod["main"]
@@ -109,14 +109,14 @@ class _Values:
         return value
 
     def origin(self, value: Value) -> Value:
-        """The value that moves make `value` of."""
+        """Return the value from which moves make `value`."""
         value = self._defined(value)
         while name_of(value) in _MOVES:
             value = self._defined(value.args[0])
         return value
 
     def readers(self, var: Value) -> list[Value]:
-        """The values that read `var`, or what moves make of it."""
+        """Return the values that read `var`, directly or through moves."""
         found: list[Value] = []
         for b in self._bindings:
             if var in relax.analysis.free_vars(b.value):
@@ -125,13 +125,13 @@ class _Values:
 
 
 def _scaled(spec: TensorSpec, around: Sequence[Stored | None]) -> TensorSpec:
-    """`spec` with the scale that all that reads or makes a tensor agrees on, where there is one."""
+    """Return `spec` with the scale shared by all readers and writers of a tensor, if there is one."""
     numbers = _agreed(around)
     return spec if spec.dtype not in _STORED or numbers is None else _with_numbers(spec, spec.dtype, numbers)
 
 
 def _agreed(stored: Sequence[Stored | None]) -> tuple[float, float] | None:
-    """The scale and zero point that all of some integers have; None where one has others, or none."""
+    """Return the scale and zero point shared by all given integers; None without agreement."""
     found = {None if s is None else s.numbers for s in stored}
     return found.pop() if len(found) == 1 else None
 
@@ -152,7 +152,7 @@ def _parameter(param: Value, spec: TensorSpec | None) -> Value:
 
 
 def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> TensorSpec | None:
-    """The spec of an input in stored integers, where all its readers are quantizes of equal parameters; None otherwise."""
+    """Return the integer spec for an input read only by equal quantizes; None otherwise."""
     made = [Stored.written_by(b.value) for b in bindings if param in relax.analysis.free_vars(b.value)]
     types, numbers = {str(s.tensor.ty.dtype) for s in made if s is not None}, _agreed(made)
     if spec.dtype != "float32" or len(types) != 1 or numbers is None:
@@ -161,7 +161,7 @@ def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> Te
 
 
 def _stored_output(stored: Stored | None, spec: TensorSpec) -> TensorSpec | None:
-    """The spec of an output in the integers that stand for it; None where there are none."""
+    """Return the integer spec for a dequantized output; None for any other output."""
     numbers = None if stored is None else stored.numbers
     if stored is None or numbers is None or spec.dtype != "float32":
         return None

@@ -1,1 +1,1 @@
-"""What a quantized network is, whatever file it came from: operators, and the tensors that they read and write."""
+"""A quantized network in any file format: operators, with the tensors read and written."""

@@ -42,10 +42,10 @@ def composite(operator: Operator) -> Operator:
 
 
 def match(operand: Operand, pattern: Pattern, bound: dict[str, Operand] | None = None) -> dict[str, Operand] | None:
-    """Match an operand against a pattern: the operands bound to the pattern's names, or None.
+    """Match an operand against a pattern; return the bound operands by name, or None.
 
-    A pattern is a tuple of a kind and its operands' patterns, a number that a constant has to equal, or a name that binds any
-    operand, the same one at every occurrence.
+    A pattern is a tuple (kind, operand patterns), a number to equal, or a name. A name binds any operand, the same at
+    every occurrence.
     """
     bound = {} if bound is None else bound
     if isinstance(pattern, str):
@@ -79,7 +79,7 @@ def _add(operator: Operator) -> Operator | None:
 
 
 def _summands(operator: Operator) -> list[Operand]:
-    """The operands of nested adds, in order."""
+    """Return the operands of nested adds, in order."""
     found, waiting = list[Operand](), list(operator.operands)
     while waiting:
         operand = waiting.pop(0)

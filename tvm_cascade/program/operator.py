@@ -1,8 +1,8 @@
-"""The records of a program: `Operator`s, and the `Value`s that they read and write.
+"""The records of a program: `Operator`s, and the `Value`s read and written.
 
-A quantized operator reads tensors of integers (`Quantized`) and writes one, each with its `Quant`. Where a file computes one
-by several operators of real numbers, these are read as one operator of a kind of its own (`passes.islands.composites`), and
-`written` has them as they stand in the file.
+A quantized operator reads integer tensors (`Quantized`) and writes one, each with a `Quant`. If a file spells an
+operator as several float operators, the reader joins these to one kind (`passes.islands.composites`); `written` keeps
+the file's spelling.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The static shape; raises `NotLowered` if there is none."""
+        """Return the static shape; raises `NotLowered` without one."""
         if self.extents is None:
             raise NotLowered("a shape that is not static")
         return self.extents
 
     @property
     def constant(self) -> np.ndarray | None:
-        """A copy of the data of a constant; None for any other value."""
+        """Return a copy of a constant's data; None for any other value."""
         return None if self.load is None else self.load()
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value is a constant, of which `constant` would be a copy."""
+        """Return True for a constant, without copying its data."""
         return self.load is not None
 
     @property
     def operand(self) -> Any:
-        """The data of a constant; the source of any other value."""
+        """Return a constant's data; for any other value its source."""
         return self.source if self.load is None else self.load()
 
 
@@ -62,41 +62,41 @@ class Quantized(Value):
 
     @property
     def scale(self) -> np.ndarray:
-        """Float32, one element or one per channel."""
+        """Return the scale as float32, one element or one per channel."""
         return self.quant.scale
 
     @property
     def step(self) -> np.float32:
-        """The only scale (`Quant.step`)."""
+        """Return the only scale (`Quant.step`)."""
         return self.quant.step
 
     @property
     def zero_point(self) -> int:
-        """The stored integer that stands for zero."""
+        """Return the stored integer for zero."""
         return self.quant.zero_point
 
     @property
     def declared(self) -> str:
-        """The element type that the file has."""
+        """Return the element type in the file."""
         return self.quant.declared
 
     @property
     def reach(self) -> int:
-        """The largest possible `|stored - zero_point|`."""
+        """Return the largest possible `|stored - zero_point|`."""
         return self.quant.reach
 
     @property
     def span(self) -> int:
-        """The width of the stored range."""
+        """Return the width of the stored range."""
         return self.quant.span
 
     @property
     def explicit(self) -> bool:
-        """Whether the file has an operator that computes the real numbers."""
+        """Return True if an operator in the file computes the real numbers."""
         return self.quant.explicit
 
     def centred(self, element: Any) -> Any:
-        """`stored - zero_point` of an element of the tensor, as int32."""
+        """Return `stored - zero_point` for an element, as int32."""
         return element.astype("int32") - self.zero_point
 
 
@@ -116,11 +116,11 @@ class Operator:
 
     @property
     def in_file(self) -> Operator:
-        """The operator as it stands in the file."""
+        """Return the operator as spelled in the file."""
         return self.written or self
 
     def value(self, index: int) -> Value:
-        """Operand `index` as a tensor: real numbers of a quantized operand, the output of an operator."""
+        """Return operand `index` as a tensor: the real numbers behind a quantized operand, or an operator's output."""
         operand = self.operands[index]
         if isinstance(operand, Operator):
             return operand.output
@@ -131,14 +131,14 @@ class Operator:
         raise NotLowered(f"operand {index} of {self.kind} is no tensor")
 
     def quantized(self, index: int) -> Quantized:
-        """Operand `index`. Raises `NotLowered` where it is not dequantized from integers."""
+        """Return operand `index`. Raises `NotLowered` unless integers are dequantized there."""
         operand = quantized(self.operands[index])
         if operand is None:
             raise NotLowered(f"operand {index} of {self.kind} is not dequantized from integers")
         return operand
 
     def activation(self, index: int = 0) -> Quantized:
-        """Operand `index`, a stored tensor that is no constant. Raises `NotLowered` for any other."""
+        """Return operand `index`, a stored tensor and no constant. Raises `NotLowered` for any other operand."""
         operand = quantized(self.operands[index])
         if operand is None or operand.is_constant:
             raise NotLowered("its input is not dequantized from integers")
@@ -150,7 +150,7 @@ Operand: TypeAlias = "Value | Operator | tuple[Operand, ...] | int | float | Non
 
 
 def quantized(operand: Operand) -> Quantized | None:
-    """Return an operand that is a quantized tensor, None for any other. Raises `NotLowered` if its integers cannot be read."""
+    """Return an operand if it is a quantized tensor, else None. Raises `NotLowered` for unreadable integers."""
     if isinstance(operand, Quantized):
         return operand
     if isinstance(operand, Value) and operand.refusal:
@@ -159,10 +159,10 @@ def quantized(operand: Operand) -> Quantized | None:
 
 
 def constant(operand: Operand) -> np.ndarray | None:
-    """Return the data of an operand that is a plain constant; None for any other."""
+    """Return a plain constant operand's data; None for any other operand."""
     return operand.constant if isinstance(operand, Value) and not isinstance(operand, Quantized) else None
 
 
 def computed(operand: Operand, *kinds: str) -> Operator | None:
-    """Return the operator of real numbers, of one of `kinds`, that computes an operand; None where there is none."""
+    """Return the float operator in `kinds` that computes an operand; None without one."""
     return operand if isinstance(operand, Operator) and operand.kind in kinds else None

@@ -30,25 +30,25 @@ class Quant:
 
     @property
     def declared(self) -> str:
-        """The element type that the file has."""
+        """Return the element type in the file."""
         return "uint8" if self.offset else self.dtype
 
     @property
     def step(self) -> np.float32:
-        """The scale of a per-tensor quantization, positive; raises `NotLowered` for one per channel."""
+        """Return the positive scale of a per-tensor quantization; raises `NotLowered` for per-channel scales."""
         if self.scale.size != 1:
             raise NotLowered("an activation with a scale for every channel")
         return positive(np.float32(self.scale.reshape(-1)[0]))
 
     @property
     def reach(self) -> int:
-        """The largest possible `|stored - zero_point|`."""
+        """Return the largest possible `|stored - zero_point|`."""
         lowest, highest = range_of(self.dtype)
         return max(highest - self.zero_point, self.zero_point - lowest)
 
     @property
     def span(self) -> int:
-        """The width of the stored range: highest minus lowest value of the type."""
+        """Return the width of the stored range: the type's highest minus its lowest value."""
         lowest, highest = range_of(self.dtype)
         return highest - lowest
 

@@ -1,1 +1,3 @@
-"""`.pt2` files of torch.export to Relax modules (`load.from_torch`), read without running what they hold (`archive`)."""
+"""Import `.pt2` files from torch.export as Relax modules (`load.from_torch`), without executing their contents
+(`archive`).
+"""

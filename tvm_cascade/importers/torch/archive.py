@@ -1,9 +1,8 @@
-"""Reads archives of torch.export without executing anything of them.
+"""Read torch.export archives without executing their contents.
 
-`torch.export.load` unpickles objects of any class, loads compiled code, evaluates the text of sizes and calls what a node
-names. So what it is given is an archive written anew: of the members that a program consists of, with weights that are
-unpickled as tensors alone, and a program whose names, operators and sizes are of the forms that torch.export writes. Anything
-else is refused by name.
+`torch.export.load` unpickles objects of any class, loads compiled code, evaluates size texts and calls named functions.
+So torch gets a rewritten archive: only a program's members, weights unpickled as tensors alone, and a program with
+names, operators and sizes in torch.export's own forms. Anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -77,15 +76,14 @@ _LOCK = threading.Lock()
 
 
 class RefusedArchive(ValueError):
-    """An archive that holds what is not read, for it could execute code, or that is none of torch.export."""
+    """An archive with contents that could execute code, or not written by torch.export."""
 
 
 def open_program(data: bytes) -> Any:
-    """Return the program in an archive of torch.export.
+    """Return the program in a torch.export archive.
 
-    Raises `MissingToolError` without torch, or torchao if the program has its operators; `RefusedArchive` for anything
-    that torch.export does not write or whose reading would execute code; torch raises errors of many types for damaged
-    ones.
+    Raises `MissingToolError` without torch, or without torchao for its operators; `RefusedArchive` for contents that
+    torch.export does not write or that could execute code; for damaged files torch raises many error types.
     """
     torch = torch_package()
     members = _members(data)
@@ -108,7 +106,7 @@ def open_program(data: bytes) -> Any:
 
 
 def _members(data: bytes) -> dict[str, bytes]:
-    """The members of a program, by their names in it."""
+    """Return a program's members, by name."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = archive.infolist()
         unpacked = sum(member.file_size for member in infos)
@@ -137,7 +135,7 @@ def _members(data: bytes) -> dict[str, bytes]:
 
 
 def _archive(members: dict[str, bytes]) -> bytes:
-    """An archive of `members`, as torch reads it."""
+    """Write an archive with `members` for torch."""
     made = io.BytesIO()
     folder = "" if _PROGRAMS[1] in members else "model/"
     with zipfile.ZipFile(made, "w") as archive:
@@ -148,7 +146,7 @@ def _archive(members: dict[str, bytes]) -> bytes:
 
 @contextmanager
 def _tensors_alone() -> Iterator[None]:
-    """Have `torch.load` unpickle tensors alone, by its own environment variable, whatever its callers in torch ask for."""
+    """Make `torch.load` unpickle tensors alone, by its environment variable, against its callers in torch."""
     force, never = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
     with _LOCK:
         before = {name: os.environ.pop(name, None) for name in (force, never)}
@@ -161,7 +159,7 @@ def _tensors_alone() -> Iterator[None]:
 
 
 def _checked(program: Any) -> Any:
-    """A program's JSON without the code of its guards; raises `RefusedArchive` for what torch.export does not write."""
+    """Return a program's JSON without guard code; raises `RefusedArchive` for forms unknown to torch.export."""
     if "guards_code" in program:
         program["guards_code"] = []
     for key, value in _pairs(program):
@@ -188,7 +186,7 @@ def _checked(program: Any) -> Any:
 
 
 def _pairs(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """All values in a JSON value, with the key that each, or the list that it is in, has."""
+    """Yield all values in a JSON value, each with its key or its list's key."""
     yield key, value
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -203,7 +201,7 @@ def _is_operator(name: str) -> bool:
 
 
 def _is_size(text: Any) -> bool:
-    """Whether a text is an expression of sizes and numbers, which evaluates to one without calling anything else."""
+    """Return True if a text is an expression of sizes and numbers that evaluates without any other call."""
     try:
         nodes = list(ast.walk(ast.parse(str(text).strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -222,7 +220,7 @@ def _is_harmless(node: ast.AST) -> bool:
 
 
 def _check_tree(text: str) -> None:
-    """Raise `RefusedArchive` where the form of a program's arguments names classes to import, or has names that are none."""
+    """Raise `RefusedArchive` if the form of a program's arguments names classes to import, or has malformed names."""
     for key, value in _pairs(json.loads(text)):
         if isinstance(value, dict) and (
             "__enum__" in value or value.get("default_factory_module", "builtins") != "builtins"

@@ -1,4 +1,4 @@
-"""Cuts of programs of torch.export: the nodes that are left between named ones, with the parameters as they were."""
+"""Cut torch.export programs between named nodes, with all parameters kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm_cascade.tensor_spec import Cut
 
 
 def _writes_buffers(program: Any) -> bool:
-    """Whether a program writes its buffers, which its signature says once operators in place are replaced."""
+    """Return True if a program writes its buffers, according to its signature after in-place operators are replaced."""
     if program.graph_signature.buffers_to_mutate:
         return True
     names = (str(n.target).split(".") for n in program.graph.nodes if n.op == "call_function")
@@ -26,9 +26,9 @@ def _writes_buffers(program: Any) -> bool:
 
 
 def cut_torch(data: bytes, cut: Cut) -> bytes:
-    """The archive `data` with the part of its program that a cut leaves.
+    """Return the archive `data` with its program cut.
 
-    Raises `MissingToolError` without torch, `UsageError` where the program has no such nodes.
+    Raises `MissingToolError` without torch, `UsageError` for unknown nodes.
     """
     torch, program = torch_package(), open_program(data)
     with quietly():
@@ -41,7 +41,7 @@ def cut_torch(data: bytes, cut: Cut) -> bytes:
 
 
 def graph_of(program: Any) -> FileGraph:
-    """The graph of a program: its operators, the inputs of its user and the nodes that these compute."""
+    """Return a program's graph: operators, user inputs and computed nodes."""
     given = tuple(str(name) for name in program.graph_signature.user_inputs)
     called = [n for n in program.graph.nodes if n.op == "call_function"]
     active = {*given, *(n.name for n in called)}
@@ -54,12 +54,12 @@ def graph_of(program: Any) -> FileGraph:
 
 
 def kind_of(node: Any) -> str:
-    """What torch calls the operator of a node, such as `conv2d.default`."""
+    """Return torch's name for a node's operator, such as `conv2d.default`."""
     return str(node.target.__name__)
 
 
 def argument_of(node: Any, name: str) -> Any:
-    """Return an argument of a node by the name that its operator's schema gives it; None for an operator without."""
+    """Return a node's argument by its schema name; None without an operator."""
     schema = getattr(node.target, "_schema", None)
     for place, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name == name:
@@ -71,7 +71,7 @@ def argument_of(node: Any, name: str) -> Any:
 
 @dataclass(slots=True)
 class _Changes:
-    """Where operators change tensors in place: what reads them, or views of them, depends on all operators that did so before."""
+    """In-place changes to tensors: every reader of a changed tensor, or of its views, depends on all earlier changes."""
 
     # by node: the operators that changed what it reads
     before: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Changes:
     shown: dict[Any, Any] = field(default_factory=dict)  # by node: the one that it is a view of, or itself
 
     def after(self, node: Any) -> bool:
-        """Whether an operator behind `node` changes its result."""
+        """Return True if an operator behind `node` changes its result."""
         return any(c is not node and node < c for c in self.changed.get(self.shown[node], ()))
 
 
@@ -97,7 +97,7 @@ def _changes(graph: Any) -> _Changes:
 
 
 def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
-    """The arguments of which an operator's results may be views, or which it changes in place, and whether it does."""
+    """Yield the arguments that an operator's results may view, or that it changes in place, each with True if changed."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:  # of no operator but Python's `getitem`, by which one of several results is taken
         yield from ((argument, False) for argument in node.all_input_nodes)
@@ -110,7 +110,7 @@ def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
-    """The remedy that cuts `program` in front of some of its nodes."""
+    """Return the remedy that cuts `program` in front of some nodes."""
     names = {node.name for node in refused}
     graph = graph_of(program)
     at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
@@ -146,7 +146,7 @@ def _with(torch: Any, program: Any, kept: CutOut) -> Any:
 
 
 def _copy(torch: Any, graph: Any, nodes: dict[str, Any], name: str) -> None:
-    """Put a copy in the place of an output, before operators change it in place."""
+    """Replace an output by a copy made before operators change it in place."""
     node = nodes[name]
     with graph.inserting_after(node):
         copied = graph.call_function(torch.ops.aten.clone.default, (node,))
@@ -156,7 +156,7 @@ def _copy(torch: Any, graph: Any, nodes: dict[str, Any], name: str) -> None:
 
 
 def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
-    """Put an input in the place of a node."""
+    """Replace a node by an input."""
     node, last = nodes[name], graph.find_nodes(op="placeholder")[-1]
     with graph.inserting_after(last):
         given = graph.placeholder(name)
@@ -166,7 +166,7 @@ def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
 
 
 def _program(torch: Any, program: Any, kept: CutOut, new: list[str]) -> Any:
-    """`program`, whose graph is cut, with a signature that agrees."""
+    """Return `program`, with a cut graph, and a matching signature."""
     kinds, old = torch.export.graph_signature, program.graph_signature
     dropped = {*old.user_inputs} - {*kept.inputs}
     inputs = [spec for spec in old.input_specs if getattr(spec.arg, "name", None) not in dropped]
@@ -177,7 +177,7 @@ def _program(torch: Any, program: Any, kept: CutOut, new: list[str]) -> Any:
 
 
 def rebuilt(program: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Return a program of the same graph with other specifications of inputs and outputs, called with positional tensors."""
+    """Return a program with the same graph and new input and output specifications, called with positional tensors."""
     torch, call = torch_package(), program.module_call_graph[0]
     kinds, flat = torch.export.graph_signature, torch.utils._pytree.tree_flatten
     signature = kinds.ExportGraphSignature(list(inputs), list(outputs))

@@ -1,7 +1,7 @@
-"""Operators of torch that its exporter writes wrongly or not at all, by others of torch that give the same results.
+"""Replace torch operators, that its exporter writes wrongly or not at all, by equivalent torch operators.
 
-Torch takes a table of such functions beside its own (`ExportedProgram.run_decompositions`). A function returns
-`NotImplemented` for forms of its operator that the exporter writes, and calls these itself.
+Torch takes such a function table beside its own (`ExportedProgram.run_decompositions`). A function returns
+`NotImplemented` for forms written by the exporter.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from tvm_cascade.importers.torch.written_out import (
 
 
 class _Rule(NamedTuple):
-    """Whether a node has a form that is not written, and what computes its operator instead."""
+    """A test for an operator's unwritten forms, and the replacement."""
 
     applies: Callable[[Any], bool]
     function: Callable[..., Any]
 
 
 def decompositions_for(graph: Any) -> dict[Any, Callable[..., Any]]:
-    """Return functions for the operators of a graph that torch's exporter would not write as they are."""
+    """Return replacements for a graph's operators that torch's exporter cannot write."""
     rules = _rules(torch_package())
     return {n.target: rules[n.target].function for n in graph.nodes if n.target in rules and rules[n.target].applies(n)}
 
 
 def decomposition_of(operator: Any) -> Callable[..., Any] | None:
-    """Return what computes an operator that the exporter has no translation of, None where nothing does."""
+    """Return the replacement for an operator without a translation in the exporter; None without one."""
     torch = torch_package()
     written, rules = functions_for(torch), _rules(torch)
     if operator in written or operator not in rules:
@@ -131,7 +131,7 @@ def _is_of(node: Any, dtype: Any) -> bool:
 
 
 def _is_wider(node: Any) -> bool:
-    """Return whether a scatter takes a part of its source: ONNX's takes all of it."""
+    """Return True if a scatter takes only a part of its source: ONNX takes all."""
     index, source = (node.args[k].meta["val"].shape for k in (2, 3))
     return tuple(index) != tuple(source)
 
@@ -142,7 +142,7 @@ def _is_cropped(node: Any) -> bool:
 
 
 def _cropped(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """Compute a circular pad by negative amounts: what is left of the tensor wraps around."""
+    """Compute a circular pad by negative amounts: the remaining tensor wraps around."""
     if min(pad) >= 0:
         return NotImplemented
     for k, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
@@ -158,7 +158,7 @@ def _is_scaled_to_corners(node: Any) -> bool:
 
 
 def _to_size(operator: Any) -> Callable[..., Any]:
-    """Return a resize with aligned corners by scales as one to the size that they give."""
+    """Return a corner-aligned resize by scales as a resize to the resulting size."""
 
     def resized(x: Any, output_size: Any, align_corners: bool, scale_factors: Sequence[float] | None) -> Any:
         if not align_corners or scale_factors is None:
@@ -170,7 +170,7 @@ def _to_size(operator: Any) -> Callable[..., Any]:
 
 
 def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: bool) -> Any:
-    """Compute amax or amin over all axes where none is given, of booleans in integers."""
+    """Compute amax or amin, over all axes by default, and for booleans in integers."""
     if dim and x.dtype != torch.bool:
         return NotImplemented
     axes = list(dim) or list(range(x.dim()))
@@ -180,7 +180,7 @@ def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: boo
 
 
 def _scattered(operator: Any) -> Callable[..., Any]:
-    """Return a scatter that reduces booleans, or to means, or of a source that is larger than its indices."""
+    """Return a scatter that reduces booleans, computes means, or takes a source larger than its indices."""
     ways = (narrowed(operator), in_integers(operator), means_at)
 
     def computed(*args: Any, **keywords: Any) -> Any:
@@ -191,7 +191,7 @@ def _scattered(operator: Any) -> Callable[..., Any]:
 
 
 def _of_type(operator: Any) -> Callable[..., Any]:
-    """Return a softmax that casts its input to a type that is given."""
+    """Return a softmax that casts its input to a given type."""
 
     def computed(x: Any, dim: int, dtype: Any = None) -> Any:
         return NotImplemented if dtype is None else operator(x.to(dtype), dim)
@@ -200,7 +200,7 @@ def _of_type(operator: Any) -> Callable[..., Any]:
 
 
 def _average(torch: Any, operator: Any, rank: int) -> Callable[..., Any]:
-    """Return an average pool that divides by `divisor_override`: one of whole windows, times their size."""
+    """Return an average pool with `divisor_override`: an average over whole windows, rescaled."""
 
     def pooled(
         x: Any,
@@ -225,12 +225,12 @@ def _average(torch: Any, operator: Any, rank: int) -> Callable[..., Any]:
 
 
 def _each(values: Sequence[int], rank: int) -> list[int]:
-    """Return a number for every axis of a window, of one for all or one for each."""
+    """Return one number per window axis, from one for all or one for each."""
     return [int(v) for v in values] * (rank if len(values) == 1 else 1)
 
 
 def _without_nan(torch: Any, operator: Any, a: Any, b: Any) -> Any:
-    """Compute the larger or smaller of two operands, of which one that is NaN does not count."""
+    """Compute the larger or smaller of two operands, ignoring NaN."""
     if not (a.is_floating_point() or b.is_floating_point()):
         return operator(a, b)
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, operator(a, b)))
@@ -244,7 +244,7 @@ def _of_truths(torch: Any, operator: Any, a: Any, b: Any, factor: int) -> Any:
 
 
 def _is_narrow(node: Any) -> bool:
-    """Return whether a quantize clamps to less than the range of its type."""
+    """Return True if a quantize clamps to less than its type's range."""
     return not _covers(torch_package(), *node.args[3:6])
 
 
@@ -253,7 +253,7 @@ def _covers(torch: Any, least: int, most: int, dtype: Any) -> bool:
 
 
 def _clamped(torch: Any, operator: Any, x: Any, scale: float, zero: int, least: int, most: int, dtype: Any) -> Any:
-    """Quantize to a part of a type's range: to all of it, and clamp."""
+    """Quantize to a part of a type's range: quantize to the whole range, then clamp."""
     if _covers(torch, least, most, dtype):
         return NotImplemented
     info = torch.iinfo(dtype)

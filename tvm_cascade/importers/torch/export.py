@@ -1,4 +1,4 @@
-"""Programs of torch.export as models of ONNX, by torch's own exporter, with the names of the program's nodes."""
+"""Convert torch.export programs to ONNX models, by torch's exporter, under the program's node names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPSET = 18  # of torch's translations: a later one is converted to, operator by
 
 
 class NotExported(ValueError):
-    """A program that torch cannot write as ONNX: the reason, and the node of the program, None where it is not known."""
+    """A program that torch cannot write as ONNX: the reason, and the node, None if unknown."""
 
     def __init__(self, reason: str, node: Any = None) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class NotExported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TorchProgram:
-    """A program of torch.export, of which a model of ONNX was made (`importers.onnx.origin.Origin`)."""
+    """A torch.export program behind an ONNX model (`importers.onnx.origin.Origin`)."""
 
     graph: FileGraph
     nodes: Mapping[str, str]  # by tensor of the model, the tensor of the program that it is, or is a step to
@@ -37,24 +37,24 @@ class TorchProgram:
     sizes_remedy: str = ": export the program with fixed sizes"
 
     def kinds(self, model: Any, nodes: Collection[int]) -> list[str]:
-        """Return what the program calls the operators that these nodes of `model` are steps of."""
+        """Return the program's operator names behind these `model` nodes."""
         at = self._positions(model, nodes)
         return list(kinds_of(self.graph.nodes[i] for i in at)) or list(
             dict.fromkeys(model.graph.node[k].op_type for k in nodes)
         )
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the program in front of what these nodes of `model` compute."""
+        """Return the remedy that cuts the program in front of these `model` nodes."""
         at = self._positions(model, nodes)
         return Remedy(until_in_front(self.graph, behind(self.graph, at), at).text, tuple(self.kinds(model, nodes)))
 
     def _positions(self, model: Any, nodes: Collection[int]) -> list[int]:
-        """The positions of the operators of the program that these nodes of `model` are steps of."""
+        """Return the positions of the program's operators behind these `model` nodes."""
         names = {name for k in nodes for name in self._reached(model, k)}
         return [i for i, node in enumerate(self.graph.nodes) if not names.isdisjoint(node.writes)]
 
     def _reached(self, model: Any, at: int) -> Iterator[str]:
-        """The tensors of the program that a node is a step to: passes add nodes, whose tensors it does not know."""
+        """Yield the program's tensors computed through a node; passes add nodes with unknown tensors."""
         from tvm_cascade.importers.onnx.graph import read_names
 
         unknown: set[str] = set()
@@ -67,9 +67,9 @@ class TorchProgram:
 
 
 def exported_model(given: Any, program: Any, returned: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """Return the model of ONNX of `program`, which is the program of a file, `given`, or that without what it does in place;
-    and by tensor of the model the node of `given` that it is a step of. Tensors bear the names of the nodes that compute them,
-    outputs the names `returned`, which are unlike one another.
+    """Return `program` as an ONNX model, and for each tensor the node of `given` behind it. `program` is `given`, the
+    file's program, or `given` without in-place operators. Tensors bear their nodes' names, outputs the distinct names
+    `returned`.
 
     Raises
     ------
@@ -89,8 +89,9 @@ def exported_model(given: Any, program: Any, returned: Sequence[str]) -> tuple[A
 
 
 def _exported(given: Any, program: Any) -> tuple[Any, Any]:
-    """Return what torch exports of `program`, and the program that it exported: operators that it has no translation of are
-    decomposed, where torch says how."""
+    """Return torch's export of `program`, and the exported program: operators without a translation are decomposed if
+    torch knows how.
+    """
     torch, table, first = torch_package(), {}, None
     while True:
         try:
@@ -111,7 +112,7 @@ def _exported(given: Any, program: Any) -> tuple[Any, Any]:
 
 
 def _untranslated(program: Any, error: BaseException) -> list[Any]:
-    """Return the operator that an export failed at, and that of the program which it is a part of."""
+    """Return the operator at which an export failed, and the program's operator around it."""
     failed = _failed_node(error)
     if failed is None:
         return []
@@ -121,7 +122,7 @@ def _untranslated(program: Any, error: BaseException) -> list[Any]:
 
 
 def _failure(given: Any, error: BaseException) -> NotExported:
-    """The error of an export, with the node of the program that it is about."""
+    """Return an export's error, with the program's node at fault."""
     failed = _failed_node(error)
     if failed is None:
         reason = str(error).strip().splitlines()
@@ -132,7 +133,7 @@ def _failure(given: Any, error: BaseException) -> NotExported:
 
 
 def _failed_node(error: BaseException | None) -> Any:
-    """The node that the exporter was at when it raised an error, which the frames of the call alone tell; None without one."""
+    """Return the exporter's node at the time of an error, read from the call frames; None without one."""
     fx, found = torch_package().fx, None
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -144,7 +145,7 @@ def _failed_node(error: BaseException | None) -> Any:
 
 
 def _sources(given: Any, decomposed: Any) -> dict[Any, Any]:
-    """Return by node of a decomposed graph the node of the `given` graph that it was made of."""
+    """Map the nodes of a decomposed graph to their sources in the `given` graph."""
     named = {n.name: n for n in given.nodes}
     found = {}
     for node in decomposed.nodes:
@@ -156,7 +157,7 @@ def _sources(given: Any, decomposed: Any) -> dict[Any, Any]:
 
 
 def _names(given: Any, decomposed: Any, sources: Mapping[Any, Any]) -> dict[Any, str]:
-    """Return the names that nodes of a decomposed graph have in the `given` one: each the last that it was decomposed to."""
+    """Return names from the `given` graph for decomposed nodes: a name goes to the last node of its decomposition."""
     last = {source: node for node, source in sources.items() if node.op == "call_function"}
     names = {node: source.name for source, node in last.items()}
     parts = {}  # nodes of the given graph that take out one of several results are not traced again
@@ -178,7 +179,7 @@ def _is_part(node: Any) -> bool:
 def _renamed(
     model: Any, names: Mapping[Any, str], sources: Mapping[Any, Any], returned: Sequence[str]
 ) -> dict[str, str]:
-    """Give the tensors of a model (of onnx_ir) the names of the program's nodes, and return these by tensor."""
+    """Rename an onnx_ir model's tensors after the program's nodes; return the names by tensor."""
     by_old = {node.name: name for node, name in names.items()}
     inputs = {value.name for value in model.graph.inputs}
     returned = [free_name(name, inputs) for name in returned]  # which may be inputs in a program, and not in a model
@@ -206,7 +207,7 @@ def _renamed(
 
 
 def _end(model: Any, returned: Sequence[str], names: Mapping[str, str]) -> None:
-    """Give every output of a model a tensor of its own, which a node computes, unless its name is that of its node."""
+    """Give every output of a model a computed tensor of its own, unless its name is its node's."""
     node_of = import_module("onnx_ir").Node  # which onnxscript brings
 
     found: set[int] = set()

@@ -1,9 +1,9 @@
-"""Import of `.pt2` files (torch.export) into Relax, through ONNX. Torch is an optional dependency, imported on use only.
+"""Import `.pt2` files (torch.export) into Relax, through ONNX. Torch is optional, imported only on use.
 
-Torch's own exporter writes a program as ONNX (`torch_export`), which the importer of ONNX reads. Quantized networks are those
-of PT2E: operators of real numbers between those of `quantized_decomposed`.
+Torch's exporter writes ONNX (`torch_export`), read by the ONNX importer. Quantized networks are PT2E's: float operators
+between `quantized_decomposed` operators.
 
-Nothing of a file is executed: `torch_archive` reads it.
+Nothing in a file is executed: `torch_archive` reads it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tvm_cascade.passes.lower_quantized import with_real_operators
 
 
 def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
-    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
-    is 1.
+    """Load a `.pt2` file, see `tvm_cascade.frontend.load`. `input_shapes` must give symbolic sizes, except a leading
+    batch, which is 1.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
 
 
 def _of_the_program(path: Path, error: LoadError) -> LoadError:
-    """Return an error that names the operators of the program where it names those of ONNX that they were exported to."""
+    """Return an error about the program's operators in place of an error about exported ONNX operators."""
     names = error.operators
     if isinstance(error, UnsupportedOperatorError) or not names or any(name in error.reason for name in names):
         return error

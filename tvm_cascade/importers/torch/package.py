@@ -14,7 +14,7 @@ from tvm_cascade.errors import MissingToolError
 
 
 def torch_package() -> Any:
-    """The module `torch`, with the operators of quantized networks registered.
+    """Return the module `torch`, with the operators for quantized networks registered.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def torch_package() -> Any:
 
 
 def torchao_package() -> Any:
-    """Return the module `torchao`, which registers the operators of its quantized networks.
+    """Return the module `torchao`, which registers its operators for quantized networks.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def torchao_package() -> Any:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence torch and the importer, whose warnings users can do nothing about."""
+    """Silence torch and the importer, whose warnings need no action by users."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

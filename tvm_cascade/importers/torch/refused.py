@@ -14,7 +14,7 @@ from tvm_cascade.messages import printable
 
 
 def check_conditions(path: Path, given: Any) -> None:
-    """Raise `LoadError` with the name of the first operator of a program that cannot be computed as torch does."""
+    """Raise `LoadError` with the first operator in a program that kernels compute otherwise than torch."""
     for node in given.graph.nodes:
         if node.op == "call_function":
             reason = next(filter(None, (wrong(node) for wrong in _WRONG)), "")
@@ -62,7 +62,7 @@ def _average_of_integers(node: Any) -> str:
 
 
 def _halves(node: Any) -> str:
-    """Say that a result of 16 bits is returned where no number of the program is of 16 bits: kernels compute in float32."""
+    """Say that a 16-bit result is returned without any other 16-bit number in the program: kernels compute in float32."""
     torch = torch_package()
     narrow, value = (torch.float16, torch.bfloat16), node.meta.get("val")
     if getattr(value, "dtype", None) not in narrow or not any(user.op == "output" for user in node.users):

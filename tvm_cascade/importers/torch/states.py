@@ -1,4 +1,4 @@
-"""Mutable buffers of `.pt2` files as states: buffers that the program writes become inputs and outputs that are paired."""
+"""Turn mutable buffers in `.pt2` files into states: a written buffer becomes a paired input and output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm_cascade.tensor_spec import State, free_name, unique_names
 
 
 class Mutated(NamedTuple):
-    """A buffer that a program writes: its name, the names of its input and its output, and what it holds at first."""
+    """A buffer written by a program: its name, its input's and output's names, and its first value."""
 
     buffer: str
     taken: str
@@ -25,8 +25,9 @@ class Mutated(NamedTuple):
 
 
 def with_buffer_ends(program: Any) -> tuple[Any, tuple[Mutated, ...], list[str]]:
-    """Return a program whose mutable buffers are inputs, and outputs in front of the others; what these are; and the names of
-    all outputs. Outputs that are None are left out."""
+    """Return a program with mutable buffers as inputs and as leading outputs, the buffers' records, and all output
+    names. Outputs that are None are removed.
+    """
     torch, table = torch_package(), decompositions_for(program.graph)
     if table or program.graph_signature.buffers_to_mutate or any(map(_is_in_place, program.graph.nodes)):
         program = program.run_decompositions(table)
@@ -66,7 +67,7 @@ def _is_in_place(node: Any) -> bool:
 
 
 def with_buffer_states(mod: IRModule, mutated: tuple[Mutated, ...]) -> IRModule:
-    """`mod`, which takes and returns the buffers, with a state for each."""
+    """Return `mod`, which takes and returns the buffers, with a state for each."""
     if not mutated:
         return mod
     paired = with_pairs(mod, {m.taken: m.returned for m in mutated})

@@ -1,4 +1,4 @@
-"""Operators of torch that neither its exporter nor its decompositions write, in others of torch that give the same results."""
+"""Rewrite torch operators unknown to its exporter and decompositions as equivalent torch operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_cascade.importers.torch.package import torch_package
 
 
 def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
-    """Return by operator the function that computes it."""
+    """Return the replacement functions, by operator."""
     aten, torchao = torch.ops.aten, torch.ops.torchao
     affine = [torchao.dequantize_affine.default] if hasattr(torchao, "dequantize_affine") else []
     return {
@@ -43,7 +43,7 @@ def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
 
 
 def _stacked(shaped: Callable[[Any], Any], axis: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a stack of tensors: these with more axes, joined along one; the first, where they have a single one."""
+    """Return a stack of tensors: unsqueezed and joined along one axis; a single tensor as it is."""
 
     def stacked(tensors: Sequence[Any]) -> Any:
         made = [shaped(t) for t in tensors]
@@ -78,14 +78,14 @@ def arc(y: Any, x: Any) -> Any:
 
 
 def logarithm_of_sum(a: Any, b: Any, base: float = math.e) -> Any:
-    """Compute the logarithm of the sum of two powers, without an overflow of them."""
+    """Compute the logarithm of the sum of two powers, without overflow."""
     torch = torch_package()
     less = torch.exp(-abs(a - b) * math.log(base))
     return torch.where(a == b, a + math.log(2, base), torch.maximum(a, b) + torch.log1p(less) / math.log(base))
 
 
 def logarithms_of_sums(x: Any, dim: int) -> Any:
-    """Compute the logarithms of the sums of powers so far along an axis, in as many steps as their number has bits."""
+    """Compute running logarithms of sums of powers along an axis, in log2(n) steps."""
     torch, step = torch_package(), 1
     while x.dim() and step < x.shape[dim]:
         rest = x.shape[dim] - step
@@ -95,7 +95,7 @@ def logarithms_of_sums(x: Any, dim: int) -> Any:
 
 
 def _length(a: Any, b: Any) -> Any:
-    """Compute the root of a sum of squares without an overflow of them; infinite where one is."""
+    """Compute the root of a sum of squares without overflow; infinite if either is."""
     torch = torch_package()
     a, b = abs(a), abs(b)
     most = torch.maximum(a, b)
@@ -111,32 +111,32 @@ def logarithm_of_sigmoid(x: Any) -> Any:
 
 
 def odds(x: Any, eps: float | None = None) -> Any:
-    """Compute the logarithm of odds; NaN of NaN, which torch's exporter replaces by a bound."""
+    """Compute the logit; NaN stays NaN, though torch's exporter would write a bound."""
     torch = torch_package()
     x = x if eps is None else torch.clamp(x, eps, 1 - eps)
     return torch.log(x / (1 - x))
 
 
 def shrunk(x: Any, lambd: float = 0.5) -> Any:
-    """Compute softshrink; NaN of NaN, of which ONNX makes 0."""
+    """Compute softshrink; NaN stays NaN, though ONNX would give 0."""
     torch = torch_package()
     return torch.where(abs(x) <= lambd, 0.0, torch.where(x > 0, x - lambd, x + lambd))
 
 
 def powers(x: Any, exponent: float) -> Any:
-    """Compute square roots and their reciprocals, which as powers have other signs of zeros and infinities."""
+    """Compute square roots and reciprocal square roots, which differ from powers in the signs of zeros and infinities."""
     roots = {0.5: lambda: x.sqrt(), -0.5: lambda: x.rsqrt()}
     return roots[exponent]() if exponent in roots and x.is_floating_point() else NotImplemented
 
 
 def negative(x: Any) -> Any:
-    """Whether numbers have a sign: -0.0 has one."""
+    """Return True for numbers with a sign: -0.0 has one."""
     torch = torch_package()
     return torch.logical_or(x < 0, torch.logical_and(x == 0, torch.reciprocal(x) < 0))
 
 
 def angle_of(x: Any) -> Any:
-    """Compute the angles of real numbers: 0, or pi of negative ones."""
+    """Compute the angles of real numbers: pi for negative numbers, else 0."""
     torch = torch_package()
     if x.is_floating_point():
         return NotImplemented
@@ -144,7 +144,7 @@ def angle_of(x: Any) -> Any:
 
 
 def in_integers(operator: Any) -> Callable[..., Any]:
-    """Return a function that computes an operator of booleans in integers, and takes its integers for booleans again."""
+    """Return a function that computes a boolean operator in integers, and returns booleans."""
 
     def computed(*args: Any, **keywords: Any) -> Any:
         torch = torch_package()
@@ -164,7 +164,7 @@ def in_integers(operator: Any) -> Callable[..., Any]:
 
 
 def _running(x: Any, dim: int, sign: int) -> Any:
-    """Compute the largest (`sign` 1) or smallest (-1) of the elements so far along an axis, and where it stood last."""
+    """Compute the running maximum (`sign` 1) or minimum (-1) along an axis, and its last position."""
     torch, kind = torch_package(), x.dtype
     places = torch.zeros(x.shape, dtype=torch.int64)
     if x.dim() == 0:
@@ -202,7 +202,7 @@ def _extremes(x: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 def _distances(a: Any, b: Any, p: float = 2.0, mode: int | None = None) -> Any:
-    """Compute the distances of all rows of one tensor from those of another."""
+    """Compute the distances between all rows of two tensors."""
     apart = abs(a.unsqueeze(-2) - b.unsqueeze(-3))
     if p == 0:
         return (apart != 0).to(a.dtype).sum(-1)
@@ -214,8 +214,9 @@ def _distances(a: Any, b: Any, p: float = 2.0, mode: int | None = None) -> Any:
 
 
 def _adaptive_maxima(pool: Callable[..., Any], x: Any, size: Sequence[int]) -> Any:
-    """Compute the maxima of windows that differ in size, and their places in the plane: window by window, unless they are
-    equal."""
+    """Compute maxima over windows of differing sizes, and their places in the plane: window by window, unless sizes
+    agree.
+    """
     torch, planes = torch_package(), x.shape[-len(size) :]
     if all(d % n == 0 for d, n in zip(planes, size, strict=True)):
         return pool(x, [d // n for d, n in zip(planes, size, strict=True)])
@@ -236,13 +237,13 @@ def _adaptive_maxima(pool: Callable[..., Any], x: Any, size: Sequence[int]) -> A
 
 
 def _windows(x: Any, axis: int, places: Any) -> Any:
-    """Return the elements at places along an axis: the windows take its place, their elements a new last one."""
+    """Return the elements at places along an axis: windows take the axis, their elements a new last axis."""
     found = x.index_select(axis, places.reshape(-1)).unflatten(axis, tuple(places.shape))
     return found.movedim(axis, -1)
 
 
 def narrowed(operator: Any) -> Callable[..., Any]:
-    """Return a scatter of the part of its source that has indices."""
+    """Return a scatter of the source's part with indices."""
 
     def computed(x: Any, dim: int, index: Any, source: Any, *args: Any, **keywords: Any) -> Any:
         if tuple(index.shape) == tuple(source.shape) or index.dim() != source.dim():
@@ -269,7 +270,7 @@ def means_at(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_
 
 
 def _reduced_by_index(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """Compute a reduction of slices to those that an index names, element by element."""
+    """Reduce slices into the slices named by an index, element by element."""
     if x.dim() == 0:
         return NotImplemented
     shape = [1] * x.dim()
@@ -286,8 +287,9 @@ def _at(x: Any, dim: int, place: int, keepdim: bool) -> Any:
 
 
 def _middle(x: Any, dim: int, keepdim: bool, whole: bool) -> Any:
-    """Compute the lower of the two middle elements along an axis, and where it stands; NaN where there is one, if `whole`,
-    or of the elements that are none."""
+    """Compute the lower median along an axis, and its position; NaN if `whole` and any element is NaN, else the median
+    without NaN.
+    """
     torch = torch_package()
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
@@ -330,7 +332,7 @@ def _searched(
 
 
 def overloads(torch: Any, names: Sequence[str]) -> list[Any]:
-    """Return the overloads of torch's operators of these names that write into no tensor that is given."""
+    """Return the overloads of these torch operators that write into no given tensor."""
     packets = [getattr(torch.ops.aten, name) for name in names]
     return [getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name]
 
