@@ -17,8 +17,9 @@ from tvm_cascade.importers.onnx.inlined import inlined
 
 
 def chosen(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
-    """A copy of `model` with its node at `at`, an If, written out as the branch of a known condition, or as both
-    and a choice between their outputs; None where that cannot be."""
+    """Return a copy of `model` with the If at `at` replaced by the branch of a known condition, or by both branches and
+    a choice between their outputs; None if impossible.
+    """
     made = copied(model)
     node = made.graph.node[at]
     branches = {a.name.removesuffix("_branch"): a.g for a in node.attribute if a.HasField("g")}
@@ -47,7 +48,7 @@ def chosen(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | No
 
 
 def _known(model: Any, name: str) -> bool | None:
-    """The value of a condition that is a constant."""
+    """Return the value of a constant condition."""
     held = {w.name: w for w in model.graph.initializer}
     held |= {n.output[0]: t for n in model.graph.node if (t := constant_tensor(n)) is not None}
     return bool(numpy_helper.to_array(held[name]).any()) if name in held else None

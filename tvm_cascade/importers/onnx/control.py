@@ -15,11 +15,11 @@ _KINDS = ("If", *LOOPS)
 
 
 def without_control(model: Any, shapes: Mapping[str, Sequence[int]], unrolled: bool = False) -> Any:
-    """Return a copy of `model` without If and Loop, and with Scans that are imported as one operator
-    (`importers.onnx.scans`), or, if `unrolled`, without any Scan.
+    """Return a copy of `model` without If and Loop; Scans stay for import as one operator (`importers.onnx.scans`), or
+    go too if `unrolled`.
 
-    `shapes` are the shapes of the inputs. An If with a computed condition stays if its branches' outputs have unknown or
-    different shapes; a loop stays if the number of steps is computed.
+    `shapes` are the input shapes. An If with a computed condition stays if its branches' outputs have unknown or
+    different shapes; a loop stays if its step count is computed.
     """
     while any(_is_control(n) for n in model.graph.node) and len(model.graph.node) <= MAX_UNROLLED:
         model = fold_shapes(model, shapes)
@@ -32,7 +32,7 @@ def without_control(model: Any, shapes: Mapping[str, Sequence[int]], unrolled: b
 
 
 def remaining_loop(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
-    """The position of the first Loop or Scan that is left, and a sentence that says why; None where there is none."""
+    """Return the position of the first remaining Loop or Scan, and a sentence with the reason; None without one."""
     for at, node in enumerate(model.graph.node):
         if node.op_type in LOOPS and not is_kept(node):
             try:
@@ -47,7 +47,7 @@ def _is_control(node: Any) -> bool:
 
 
 def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int, written_out: bool) -> Any | None:
-    """A copy of `model` without its node at `at`; None where that cannot be."""
+    """Return a copy of `model` without its node at `at`; None if impossible."""
     if model.graph.node[at].op_type == "If":
         return chosen(model, shapes, at)
     if not written_out and (made := kept(model, shapes, at)) is not None:

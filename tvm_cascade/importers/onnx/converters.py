@@ -1,9 +1,9 @@
-"""Converters for Relax's ONNX importer: operators that it imports wrongly, or in a form that later passes cannot analyse.
+"""Converters for Relax's ONNX importer, for operators imported wrongly or in a form closed to later passes.
 
-It imports Pad, Clip and Tile as opaque TIR functions, Max, Min, Sum and Mean as a stack and a reduction; ignores
-`output_shape` of ConvTranspose; rounds the size of SAME_LOWER pools down; takes the ratio of the sizes for the scales of a
-Resize, which differ where a scale times a size is not whole; ignores `axes` and antialias of a Resize; and leaves indices
-int64, where kernels take int32.
+The importer reads Pad, Clip and Tile as opaque TIR functions, and Max, Min, Sum and Mean as a stack with a reduction.
+For ConvTranspose `output_shape` is ignored; SAME_LOWER pool sizes are rounded down. For Resize the size ratio replaces
+the scales, wrong if a scaled size is fractional, and `axes` and antialias are ignored. Indices stay int64, though
+kernels take int32.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Importer(ONNXGraphImporter):
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """The expressions that values of the file were converted to, by name."""
+        """Map the file's values to their converted expressions, by name."""
         return self._nodes
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
-        """Does nothing: `importers.onnx.load` checks, and the base class would refuse operators converted only here."""
+        """Do nothing: `importers.onnx.load` checks, and the base class would refuse operators converted only here."""
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
@@ -105,13 +105,13 @@ class Importer(ONNXGraphImporter):
 
 
 def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
-    """The data of an input; None where it is left out or not constant."""
+    """Return an input's data; None if absent or not constant."""
     value = inputs[index]
     return None if value is None else constant_of(value)
 
 
 def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | None:
-    """A constant scalar input; `otherwise` where it is left out, None where it is not constant."""
+    """Return a constant scalar input; `otherwise` if absent, None if not constant."""
     if inputs[index] is None:
         return otherwise
     data = constant_of(inputs[index])
@@ -138,7 +138,7 @@ def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
 
 
 def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Clip of float32, or of integers of 8 bits, with constant bounds; a bound that is NaN is ignored."""
+    """Clip float32, or 8-bit integers, with constant bounds; ignore a NaN bound."""
     x = inputs[0]
     if str(x.ty.dtype) in ("int8", "uint8"):
         info = np.iinfo(str(x.ty.dtype))
@@ -166,7 +166,7 @@ def _tile(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None
 
 
 def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) -> Converter:
-    """A converter of an operator with many operands to a chain of binary ones; `average` divides by their number."""
+    """Return a converter from an operator with many operands to a chain of binary ones; `average` divides by the count."""
 
     def convert(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
         operands = list(inputs)
@@ -179,7 +179,7 @@ def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) 
 
 
 def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """x * sigmoid(alpha * x): `silu` where alpha is 1. Relax's importer has no such operator."""
+    """Compute x * sigmoid(alpha * x): `silu` for alpha 1. Relax's importer has no such operator."""
     x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
     if alpha == 1.0:
         return relax.op.nn.silu(x)
@@ -188,7 +188,7 @@ def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """IsInf of one sign: the importer ignores `detect_negative` and `detect_positive`."""
+    """Convert IsInf for one sign: the importer ignores `detect_negative` and `detect_positive`."""
     x, below, above = inputs[0], attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
     if below and above:
         return None
@@ -197,7 +197,7 @@ def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
 
 
 def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """OneHot of constant depth: the importer takes no depth of one dimension, and makes the values float64."""
+    """Convert OneHot with constant depth: the importer refuses a one-dimensional depth, and makes the values float64."""
     depth, values, x = _constant(inputs, 1), _constant(inputs, 2), inputs[0]
     if depth is None or values is None:
         return None
@@ -214,14 +214,14 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
 
 
 def _insert(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
-    """SequenceInsert before a place counted from the end: the importer inserts one place later."""
+    """Fix SequenceInsert before a place counted from the end: the importer inserts one place later."""
     place = _constant(inputs, 2)
     if place is not None and place < 0:
         inputs[2] = relax.const(len(inputs[0]) + int(place), "int64")
 
 
 def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
-    """Limits of NonMaxSuppression: the importer takes computed ones for its own defaults, which are not ONNX's."""
+    """Refuse computed limits in NonMaxSuppression: the importer would use its own defaults, which differ from ONNX's."""
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
     defaults = (None, np.float32(0), np.finfo("float32").min)
     boxes, scores = shape_of(inputs[0]), shape_of(inputs[1])
@@ -245,7 +245,7 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
-    """A converter of gathers along one axis."""
+    """Return a converter for gathers along one axis."""
 
     def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
@@ -258,7 +258,7 @@ def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """GatherND as a gather along the indexed leading axes, flattened into one."""
+    """Convert GatherND to a gather along the indexed leading axes, flattened into one."""
     shape, indices, batch = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("batch_dims", 0))
     given = shape_of(inputs[1]) if indices is None else indices.shape
     if not given:
@@ -279,8 +279,9 @@ def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | N
 
 
 def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
-    """Indices into axes of `extents`: negative ones, counted from the end, become positive, and constant ones int32, which
-    kernels take. None where one of both has no shape."""
+    """Return indices into axes with `extents`, counted from the start; constant indices as int32 for kernels. None
+    without known shapes.
+    """
     indices = _constant(inputs, 1)
     if not shape_of(inputs[0]) or not extents:
         return None
@@ -288,7 +289,7 @@ def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value |
 
 
 def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
-    """LRN is left to the importer, which supports windows centred on a channel: an even size is refused."""
+    """Leave LRN to the importer, which supports windows centred on a channel; refuse an even size."""
     if int(attrs["size"]) % 2 == 0:
         raise NotImplementedError(f"a window of {attrs['size']} channels: give it an odd size")
 
@@ -317,7 +318,7 @@ def _max_pool(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
 
 
 def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
-    """Pads of every axis that add up to `total`, the odd one after (`upper`) or before."""
+    """Return pads per axis with the sum `total`, an odd element after (`upper`) or before."""
     less = [t // 2 for t in total]
     more = [t - l for t, l in zip(total, less, strict=True)]
     return (*less, *more) if upper else (*more, *less)

@@ -17,7 +17,7 @@ from tvm_cascade.tensor_spec import Cut
 
 
 def cut_onnx(model: Any, cut: Cut) -> Any:
-    """A copy of `model` with the part of its graph that a cut leaves. Raises `UsageError` where it has no such values."""
+    """Return a copy of `model` with its graph cut. Raises `UsageError` for unknown values."""
     kept = cut_out(graph_of(model), cut)
     made = copied(model)
     nodes = [copied(made.graph.node[i]) for i in kept.nodes]
@@ -33,7 +33,7 @@ def cut_onnx(model: Any, cut: Cut) -> Any:
 
 
 def graph_of(model: Any) -> FileGraph:
-    """The graph of a model: its nodes in their order, the values that they or graphs inside of them read."""
+    """Return a model's graph: its nodes in order, with the values read by each node or its inner graphs."""
     weights = {w.name for w in model.graph.initializer}
     given = tuple(i.name for i in model.graph.input if i.name not in weights)
     active = {*given, *(o for n in model.graph.node for o in n.output)}
@@ -45,14 +45,15 @@ def graph_of(model: Any) -> FileGraph:
 
 
 def until_before(given: Any, model: Any, refused: Collection[int]) -> Remedy:
-    """The remedy that cuts the network of a file, `given`, in front of what these nodes of `model` compute, which the
-    importer made of it."""
+    """Return the remedy that cuts the file's network `given` in front of these `model` nodes, which the importer made
+    from `given`.
+    """
     graph = graph_of(given)
     return until_in_front(graph, behind(graph_of(model), refused))
 
 
 def _types(model: Any) -> dict[str, Any]:
-    """The values that ONNX infers the types of, or that the file has them of, with these."""
+    """Return the known value types, declared in the file or inferred by ONNX."""
     try:
         found = onnx.shape_inference.infer_shapes(spell_out(model), data_prop=True).graph
     except Exception:  # of many types: malformed models are refused where they are read

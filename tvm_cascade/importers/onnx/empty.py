@@ -1,4 +1,4 @@
-"""Parts of ONNX graphs without elements: bodies of operators split off a rest that may be empty, and concatenate it again."""
+"""Remove empty tensors from ONNX graphs: operator bodies split off a possibly empty rest, and concatenate it again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tvm_cascade.importers.onnx.graph import read_names
 
 
 def without_empty(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """`model` whose Concats read no empty tensors and whose Splits into one tensor with elements copy it, without what nothing
-    reads then; `model` itself where there are none."""
+    """Return `model` without empty tensors in Concats, with a copy in place of each Split into one non-empty tensor,
+    and without unread nodes; `model` itself if unchanged.
+    """
     joins = [n for n in model.graph.node if n.op_type == "Concat"]
     if not any(n.op_type == "Split" for n in model.graph.node) or not joins:
         return model

@@ -1,7 +1,7 @@
-"""Reading of `.onnx` files: the model with all of its tensors, those of external data among them.
+"""Read `.onnx` files: the model with all its tensors, external data included.
 
-External data lies in files beside the model, wherever a command runs. Nothing outside of the model's folder is read: a file
-from elsewhere could name any other of the machine, whose contents would become weights.
+External data lies in files beside the model, for any working directory. Nothing outside the model's folder is read: a
+file from strangers could name any other file on the machine, and make its contents weights.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def _fill(path: Path, tensor: Any) -> None:
 
 
 def _beside(path: Path, name: str, location: str) -> Path:
-    """Return the file at `location` in the folder of the model `path`, of a link also that of the model itself.
+    """Return the file at `location` in the folder of the model `path`; for a link also in the folder of the model
+    itself.
 
-    Raises `LoadError` unless it is a plain file inside of that folder.
+    Raises `LoadError` unless that is a plain file inside the folder.
     """
     folders = list(dict.fromkeys([path.parent, Path(os.path.realpath(path)).parent]))
     real = [Path(os.path.realpath(folder)) for folder in folders]

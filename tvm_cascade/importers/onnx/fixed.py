@@ -1,4 +1,4 @@
-"""Inputs of ONNX models that are fixed to values: constants of the graph, so that branches and sizes that hang on them fold."""
+"""Make fixed inputs of ONNX models constants in the graph, so dependent branches and sizes fold."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tvm_cascade.messages import printable
 def fix_onnx(
     path: Path, data: bytes, fixed: Sequence[FixedInput], input_shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[bytes, tuple[FixedInput, ...]]:
-    """Return the model in `data` without inputs that are fixed, and these in their types and shapes.
+    """Return the model in `data` without its fixed inputs, and these inputs with types and shapes.
 
-    Raises `UsageError` for an input that the model does not have, and a value that does not fit it.
+    Raises `UsageError` for an unknown input, and for an unsuitable value.
     """
     model = copied(read_model(path, data))
     weights = {w.name for w in model.graph.initializer}

@@ -1,8 +1,8 @@
-"""Constant folding on ONNX graphs: computed sizes and operands become constants, pads merge into the convolutions they feed.
+"""Fold constants in ONNX graphs: computed sizes and operands become constants, pads merge into convolutions.
 
-Sizes are computed from the shapes of tensors, once those of the inputs are known. PyTorch's exporters compute every size
-that was dynamic in the graph (`view(n, -1, h * w)`): Shape, arithmetic, Concat. The importer supports some of these forms.
-A zero pad of rows and columns is equal to the convolution's own padding.
+Sizes follow from tensor shapes, once the input shapes are known. PyTorch's exporters compute every dynamic size in the
+graph (`view(n, -1, h * w)`) by Shape, arithmetic and Concat, partly in forms without importer support. A zero pad for
+rows and columns equals the convolution's own padding.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
 
 def copied(message: Any) -> Any:
-    """A copy of a model or tensor."""
+    """Return a copy of a model or tensor."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
 def tensor_names(graph: Any) -> Iterator[str]:
-    """The names of all tensors of a graph and of those inside of it."""
+    """Yield all tensor names in a graph and its inner graphs."""
     yield from (value.name for values in (graph.input, graph.initializer) for value in values)
     for node in graph.node:
         yield from node.output
@@ -63,13 +63,13 @@ def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: 
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """The tensor in the attribute `value` of a Constant node; None for other nodes and other attributes."""
+    """Return the tensor in a Constant node's attribute `value`; None for other nodes and attributes."""
     given = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
     return node.attribute[0].t if given else None
 
 
 def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """A copy of `model` with computed sizes folded to constants; `shapes` are those of its inputs."""
+    """Return a copy of `model` with computed sizes folded to constants; `shapes` are its input shapes."""
     held = {w.name for w in model.graph.initializer} | {
         n.output[0] for n in model.graph.node if constant_tensor(n) is not None
     }
@@ -86,7 +86,7 @@ def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 
 
 def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """A copy of `model` with these shapes of its inputs, and none of inner tensors."""
+    """Return a copy of `model` with these input shapes, and without shapes for inner tensors."""
     made = copied(model)
     for value in made.graph.input:
         if value.name in shapes:
@@ -97,8 +97,9 @@ def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 
 
 def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
-    """The position of the first operator whose output has another shape for other values, and a sentence that says so;
-    None where ONNX infers every shape from those of the model's inputs, `shapes`."""
+    """Return the position of the first operator with an output shape that depends on values, and a sentence about it;
+    None if ONNX infers every shape from the input shapes `shapes`.
+    """
     known = static_shapes(with_input_shapes(model, shapes))
     for at, node in enumerate(model.graph.node):
         if node.output[0] not in known and node.op_type != "Constant":
@@ -108,8 +109,9 @@ def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int
 
 
 def inferred_output(model: Any, shapes: Mapping[str, Sequence[int]], name: str) -> tuple[int, ...] | None:
-    """The shape of an output that ONNX infers from those of the inputs, `shapes`, whatever the file declares; None where it
-    depends on values."""
+    """Return an output's shape, inferred by ONNX from the input shapes `shapes`, regardless of the declared one; None
+    if it depends on values.
+    """
     made = with_input_shapes(model, shapes)
     for output in made.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -117,7 +119,7 @@ def inferred_output(model: Any, shapes: Mapping[str, Sequence[int]], name: str) 
 
 
 def _folded(model: Any) -> bool:
-    """Fold nodes of `model` in place, one pass; returns whether any became a constant."""
+    """Fold nodes in `model` in place, in one pass; return True if any became a constant."""
     graph = model.graph
     known = static_shapes(model)
     tensors = {w.name: w for w in graph.initializer}
@@ -139,7 +141,7 @@ def _folded(model: Any) -> bool:
 
 
 def static_shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """The static shapes that ONNX infers."""
+    """Return the static shapes inferred by ONNX."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError:  # malformed: the importer says where
@@ -153,7 +155,7 @@ def static_shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str, Any], model: Any) -> np.ndarray | None:
-    """The value of a node that computes from known sizes only; None for any other node."""
+    """Return the value of a node computed from known sizes alone; None for any other node."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     if node.op_type in ("Shape", "Size"):
@@ -182,8 +184,9 @@ def named(tensor: Any, name: str) -> Any:
 
 
 def constant_operands(model: Any) -> Any:
-    """A copy of `model` with folded operands where the importer requires constants: those of operators in `_CONSTANT`
-    (widths of a Pad as TorchScript computes them, a dequantized bound), and quantized weights (of `_STORED`)."""
+    """Return a copy of `model` with folded operands where the importer requires constants: operands in `_CONSTANT`
+    (such as Pad widths computed by TorchScript, or a dequantized bound), and quantized weights (`_STORED`).
+    """
     made = copied(model)
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
@@ -203,7 +206,7 @@ def constant_operands(model: Any) -> Any:
 
 
 def computation(name: str, producers: dict[str, Any], constants: dict[str, Any]) -> list[Any]:
-    """The nodes that compute `name` from constants, in order; none where it depends on an input of the model."""
+    """Return the nodes that compute `name` from constants, in order; empty if `name` depends on a model input."""
     found: list[Any] = []
     waiting = [name]
     while waiting:
@@ -221,7 +224,7 @@ def computation(name: str, producers: dict[str, Any], constants: dict[str, Any])
 
 
 def fold_pads(model: Any) -> Any:
-    """A copy of `model` with zero pads of rows and columns merged into the convolutions that read them."""
+    """Return a copy of `model` with zero pads for rows and columns merged into the convolutions behind."""
     folded = copied(model)
     graph = folded.graph
     constants = {w.name: w for w in graph.initializer}
@@ -240,7 +243,7 @@ def fold_pads(model: Any) -> Any:
 
 
 def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
-    """Widths of a Pad in the order of Conv's `pads`, all begins and then all ends; None where Conv cannot pad so."""
+    """Return a Pad's widths in the order of Conv's `pads`, begins before ends; None for widths unknown to Conv."""
     attrs = {a.name: a for a in pad.attribute}
     if "mode" in attrs and attrs["mode"].s != b"constant":
         return None
@@ -262,7 +265,7 @@ def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
 
 
 def _takes(node: Any, pad: Any) -> bool:
-    """Whether `node` is a convolution of the padded tensor with explicit padding (no auto_pad)."""
+    """Return True if `node` is a convolution of the padded tensor with explicit padding (no auto_pad)."""
     explicit = all(a.s == b"NOTSET" for a in node.attribute if a.name == "auto_pad")
     return (
         node.op_type == "Conv" and node.input[0] == pad.output[0] and pad.output[0] not in node.input[1:] and explicit

@@ -1,8 +1,8 @@
-"""Expansion of ONNX operators by the function bodies that ONNX itself, or the file, defines for them.
+"""Expand ONNX operators by function bodies, from ONNX itself or from the file.
 
-An operator is expanded where the importer has no converter for it, or only one for a namesake (`_OF_OTHERS`). The body
-becomes a function of the model, which ONNX's inliner puts in the operator's place. Bodies that depend on the types of
-inputs need those inferred: the shapes of the model's inputs have to be known.
+An operator is expanded if the importer has no converter, or only one for a namesake (`_OF_OTHERS`). The body becomes a
+model function, and ONNX's inliner replaces the operator. Bodies that depend on input types need inferred types: the
+model's input shapes must be known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SPLITTING = {"Attention": ("q_num_heads", "kv_num_heads"), "RotaryEmbedding": (
 
 
 def expand_functions(path: Path, model: Any, shapes: Mapping[str, Sequence[int]], known: Container[str]) -> Any:
-    """A copy of `model` without functions of its own and with bodies in place of operators that are not `known`;
-    `shapes` are those of its inputs. Operators without a body stay.
+    """Return a copy of `model` without functions, and with bodies in place of operators not `known`; `shapes` are its
+    input shapes. Operators without a body stay.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def _check_splitting(path: Path, node: Any, types: Mapping[str, Any]) -> None:
 
 
 def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """The types of tensors that ONNX infers, and those of weights."""
+    """Return the tensor types inferred by ONNX, and the weights' types."""
     try:
         graph = onnx.shape_inference.infer_shapes(with_input_shapes(model, shapes), data_prop=True).graph
     except onnx.shape_inference.InferenceError:  # malformed: the importer says where
@@ -82,7 +82,7 @@ def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
 
 
 def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
-    """The function that computes `node` at an opset, with the attributes' defaults; None where ONNX has none."""
+    """Return the function that computes `node` at an opset, with attribute defaults; None if ONNX has none."""
     if not defs.has(node.op_type, ""):
         return None
     schema: Any = defs.get_schema(node.op_type, opset, "")
@@ -108,7 +108,7 @@ def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
 
 
 def _inlined(model: Any, bodies: Mapping[int, Any]) -> Any:
-    """A copy of `model` with functions in place of the nodes at the indices in `bodies`."""
+    """Return a copy of `model` with functions in place of the nodes at the indices in `bodies`."""
     called = copied(model)
     called.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     for at, body in bodies.items():
@@ -126,8 +126,9 @@ def _inlined(model: Any, bodies: Mapping[int, Any]) -> Any:
 
 
 def _without_functions(model: Any) -> Any:
-    """`model` with the bodies of its functions in place of their calls, which get the functions' defaults of the attributes
-    that they lack: ONNX's inliner leaves out what refers to such an attribute. Changes `model`."""
+    """Return `model` with function bodies in place of calls. Missing call attributes get the function's defaults, since
+    ONNX's inliner drops references to absent attributes. Changes `model`.
+    """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     while nodes:

@@ -1,5 +1,4 @@
-"""Forms of ONNX graphs that files have and the importer cannot read: nodes out of order, constants without a tensor, operands
-that are computed."""
+"""Rewrite valid ONNX graph forms beyond the importer: unordered nodes, constants without a tensor, computed operands."""
 
 from __future__ import annotations
 
@@ -27,13 +26,16 @@ _WINDOWS: dict[str, dict[int, str]] = {f"{name}Window": {0: "size"} for name in 
 
 
 def computed_window(given: Any, model: Any) -> tuple[int, str] | None:
-    """As `computed_operand`, of the windows of a file, `given`, which are expanded before operands are folded in `model`."""
+    """Return the position and the sentence of `computed_operand` for windows in the file `given`, which expand before
+    operands fold in `model`.
+    """
     return _computed(given, _WINDOWS, model)
 
 
 def computed_operand(model: Any) -> tuple[int, str] | None:
-    """The position of the first operator with an operand that has to be constant and is computed or an input, and a
-    sentence that says so; None where there is none."""
+    """Return the position of the first operator with a computed operand that has to be constant, and a sentence about
+    it; None without one.
+    """
     return _computed(model, _OPERANDS, model)
 
 
@@ -51,8 +53,9 @@ _INDICES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}  # operators that tak
 
 
 def narrow_indices(model: Any) -> Any:
-    """A copy of `model` in which int64 inputs that are indices, such as token ids, are int32, which kernels take. Whatever else
-    reads them reads them cast back: what indexes an axis fits 32 bits."""
+    """Return a copy of `model` with int64 index inputs, such as token ids, as int32 for kernels. Other readers get a
+    cast back to int64; an index into an axis fits 32 bits.
+    """
     made = copied(model)
     users = [(node, k, name) for node in made.graph.node for k, name in enumerate(node.input)]
     inner = {name for node in made.graph.node for name in read_names(node) - set(node.input)}
@@ -73,13 +76,13 @@ def narrow_indices(model: Any) -> Any:
 
 
 def wide_inputs(path: Path) -> frozenset[str]:
-    """The names of the inputs of a file that are int64, which `narrow_indices` may have changed."""
+    """Return the names of a file's int64 inputs, possibly changed by `narrow_indices`."""
     graph = onnx.load(str(path), load_external_data=False).graph
     return frozenset(i.name for i in graph.input if i.type.tensor_type.elem_type == TensorProto.INT64)
 
 
 def in_order(path: Path, model: Any) -> Any:
-    """A copy of `model` whose nodes come after those that they read, with a tensor in every Constant.
+    """Return a copy of `model` with nodes in topological order, and a tensor in every Constant.
 
     Raises
     ------
@@ -104,7 +107,7 @@ def in_order(path: Path, model: Any) -> Any:
 
 
 def _ordered(path: Path, graph: Any) -> Iterator[Any]:
-    """The nodes in an order in which they can be computed: each as soon as what it reads is known, else as given."""
+    """Yield the nodes in computable order: each as soon as its inputs are known, else as given."""
     known = {"", *(i.name for i in graph.input), *(w.name for w in graph.initializer)}
     known |= {w.values.name for w in graph.sparse_initializer}
     made = known | {o for n in graph.node for o in n.output}
@@ -130,7 +133,7 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
 
 
 def _listed(node: Any, opset: int) -> list[str]:
-    """The inputs of a node that its operator takes any number of."""
+    """Return a node's variadic inputs."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, opset):
         return []
     formal = defs.get_schema(node.op_type, opset, "").inputs
@@ -139,7 +142,7 @@ def _listed(node: Any, opset: int) -> list[str]:
 
 
 def read_names(node: Any) -> set[str]:
-    """The tensors that a node, or a graph inside of it, reads from outside."""
+    """Return the outside tensors read by a node or its inner graphs."""
     names = set(node.input)
     for graph in (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)):
         own = {i.name for i in graph.input} | {w.name for w in graph.initializer}

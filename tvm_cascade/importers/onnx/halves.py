@@ -1,4 +1,4 @@
-"""ONNX networks with floats of 16 and 8 bits as networks of float32, which kernels compute."""
+"""Rewrite ONNX networks with 16-bit and 8-bit floats as float32 networks, for the kernels."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TYPES = ("to", "dtype")  # attributes that name an element type
 
 
 def small_kinds(model: Any) -> set[str]:
-    """Return the kinds of small floats of a model's constants (`small_floats.KINDS`).
+    """Return the kinds of small floats among a model's constants (`small_floats.KINDS`).
 
-    Not all floats of 8 bits have one of their own: NaN, and the largest of the other bias, are in float16.
+    Some 8-bit floats have no kind: NaN, and the largest number under the other bias, are in float16.
     """
     graphs = [inner for graph in (model.graph, *model.functions) for inner in _all_graphs(graph)]
     found = {_KINDS[t.data_type] for graph in graphs for t in _constants(graph) if t.data_type in _KINDS}
@@ -32,8 +32,8 @@ def small_kinds(model: Any) -> set[str]:
 
 
 def as_floats(model: Any, eights: bool = False) -> Any:
-    """Return `model` with float32 in place of every type of 16-bit floats, its inputs' and outputs' included, and with
-    `eights` in place of constants of 8 bits, which is no valid ONNX then; itself without any.
+    """Return `model` with float32 in place of all 16-bit floats, inputs and outputs included, and `eights` in place of
+    8-bit constants, which is invalid ONNX; `model` itself if unchanged.
     """
     made = copied(model)
     graphs = [made.graph, *made.functions]
@@ -42,7 +42,7 @@ def as_floats(model: Any, eights: bool = False) -> Any:
 
 
 def _all_graphs(graph: Any) -> Iterator[Any]:
-    """A graph or function, and the graphs inside of its nodes."""
+    """Yield a graph or function, and its nodes' inner graphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -51,7 +51,7 @@ def _all_graphs(graph: Any) -> Iterator[Any]:
 
 
 def _widen(graph: Any, eights: bool) -> bool:
-    """Widen the types of one graph in place; return True if there were any."""
+    """Widen the types in one graph in place; return True if any changed."""
     found = False
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ()), *graph.value_info):
         if not isinstance(value, str) and value.type.tensor_type.elem_type in _HALVES:

@@ -1,4 +1,4 @@
-"""Graphs inside of ONNX nodes (branches, bodies of loops) as nodes of the model's own graph, under names that it lacks."""
+"""Inline graphs inside ONNX nodes (branches, loop bodies) into the model's graph, under fresh names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def inlined(
     given: Mapping[str, str] = MappingProxyType({}),
     taken: Collection[str] | None = None,
 ) -> tuple[list[Any], list[str]]:
-    """The nodes of a graph with names of their own, and the names of its outputs; its weights become the model's. `given`
-    are the tensors of the model that its inputs are, `taken` the names that begin like the new ones: any of the model."""
+    """Return an inner graph's nodes under fresh names, and its output names; the weights become the model's. `given`
+    are the model's tensors for its inputs, `taken` the model's names with the same prefix.
+    """
     inner, taken = copied(graph), set(tensor_names(model.graph)) if taken is None else taken
     names = {name for n in inner.node for name in n.output if name} | {w.name for w in inner.initializer}
     while any(f"{prefix}/{name}" in taken for name in names):
@@ -33,7 +34,7 @@ def inlined(
 
 
 def without_weights(model: Any, graph: Any, prefix: str) -> Any:
-    """A copy of a graph whose weights are the model's, once for all of its copies that are inlined."""
+    """Return a copy of a graph with its weights moved to the model, once for all inlined copies."""
     inner, taken, new = copied(graph), set(tensor_names(model.graph)), dict[str, str]()
     held = {n.output[0]: t for n in inner.node if (t := constant_tensor(n)) is not None}
     for name, tensor in [*((w.name, w) for w in inner.initializer), *held.items()]:

@@ -1,4 +1,4 @@
-"""ONNX's ConvInteger: a convolution of 8-bit integers, each less its zero point, into 32-bit sums."""
+"""Convert ONNX's ConvInteger: 8-bit integers minus their zero points, convolved into 32-bit sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Attributes = dict[str, Any]
 
 
 def conv_integer(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Over rows and columns, with pads that are given; padding counts as zero points."""
+    """Convert a ConvInteger over rows and columns, with explicit pads; padding counts as zero points."""
     x, weights, x_zero, w_zero = inputs[0], inputs[1], inputs[2], inputs[3]
     mode = attrs.get("auto_pad", b"NOTSET")
     if (mode.decode() if isinstance(mode, bytes) else mode) not in ("NOTSET", "VALID") or len(shape_of(x)) != 4:
@@ -33,7 +33,7 @@ def conv_integer(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def _less(bb: Any, value: Value, zero: Value | None) -> Value:
-    """The stored integers less their zero point, as int32."""
+    """Return stored integers minus their zero point, as int32."""
     wide = bb.normalize(relax.op.astype(value, "int32"))
     if zero is None:
         return wide

@@ -1,5 +1,6 @@
-"""Converters of ONNX operators whose result, or the places that it is taken from, follow from shapes and constants alone, or
-that have forms which are not supported."""
+"""Converters for ONNX operators whose result or source places follow from shapes and constants, or with unsupported
+forms.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ Converter = Callable[[Any, Sequence[Value], Attributes], Value | None]
 
 
 def aligned(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """The second operand of an operator of `ALIGNED` of opsets below 7, whose first axis stands for the first operand's `axis`;
-    without that attribute the last axes belong together, as ever since."""
+    """Return an `ALIGNED` operator's second operand before opset 7: its first axis matches the first operand's `axis`.
+    Without that attribute, the last axes match, as in all later opsets.
+    """
     (shape, given), axis = (shape_of(v) for v in inputs[:2]), int(attrs.get("axis", -1))
     behind = len(shape) - axis - len(given)
     if axis < 0 or prod(given) == 1 or behind == 0:
@@ -31,12 +33,12 @@ def aligned(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def optional_has_element(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
-    """OptionalHasElement without an input: no."""
+    """Convert OptionalHasElement without an input: false."""
     return None if inputs and inputs[0] is not None else relax.const(False, "bool")
 
 
 def sequence_length(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value:
-    """SequenceLength of a sequence of as many tensors in every call."""
+    """Convert SequenceLength, for a sequence with a fixed number of tensors."""
     fields = getattr(inputs[0].ty, "fields", None)
     if fields is None:
         raise NotImplementedError("a sequence whose length the network computes")
@@ -44,7 +46,7 @@ def sequence_length(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Va
 
 
 def eye_like(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """EyeLike: ones on a diagonal, of the type `dtype`, which the importer takes only where it is the input's."""
+    """Convert EyeLike: ones on a diagonal, with the type `dtype`; the importer allows only the input's type."""
     dtype = (
         np.dtype(helper.tensor_dtype_to_np_dtype(attrs["dtype"])).name if "dtype" in attrs else str(inputs[0].ty.dtype)
     )
@@ -52,7 +54,7 @@ def eye_like(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Compress by a constant condition: a gather of the places where it is true."""
+    """Convert Compress with a constant condition to a gather at the true places."""
     condition = constant_of(inputs[1])
     if condition is None:
         raise NotImplementedError("a condition that the network computes: make it a constant")
@@ -65,7 +67,9 @@ def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
 
 
 def dropout(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Dropout: its input; nothing is masked, as the second output says. In training only without anything to drop."""
+    """Convert Dropout to its input; nothing is masked, and the second output says so. In training mode only with ratio
+    0.
+    """
     mode = np.array(False) if inputs[2] is None else constant_of(inputs[2])
     training = mode is None or bool(mode.any())
     ratio = constant_of(inputs[1]) if inputs[1] is not None else np.float32(0.5)
@@ -76,7 +80,7 @@ def dropout(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def shape_constant(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Shape of a tensor whose shape is known: a constant, which may be an output of the network too."""
+    """Convert Shape for a known shape to a constant, possibly a network output."""
     dims = getattr(getattr(inputs[0].ty, "shape", None), "values", None)
     if dims is None or not all(hasattr(d, "value") for d in dims):
         return None
@@ -84,7 +88,7 @@ def shape_constant(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Valu
 
 
 def slice_by_attributes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Slice of opsets below 10, whose bounds are attributes; the importer knows them as inputs alone."""
+    """Convert Slice before opset 10, with bounds as attributes; the importer knows only input bounds."""
     if "starts" not in attrs:
         return None
     shape = shape_of(inputs[0])
@@ -95,7 +99,7 @@ def slice_by_attributes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) ->
 
 
 def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """ReverseSequence of constant lengths: a gather of the steps of all batches, in one axis."""
+    """Convert ReverseSequence with constant lengths to one gather over all steps and batches in one axis."""
     x, lengths = inputs[0], constant_of(inputs[1])
     if lengths is None:
         raise NotImplementedError("sequence_lens that the network computes: make them a constant")
@@ -117,7 +121,7 @@ def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
 
 
 def space_to_depth(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """SpaceToDepth whose blocks come last among the channels, a mode of opset 28 that the importer ignores."""
+    """Convert SpaceToDepth with blocks last among the channels, a mode since opset 28 ignored by the importer."""
     if attrs.get("mode", b"DCR") == b"DCR":
         return None
     size, (batch, channels, rows, columns) = int(attrs["blocksize"]), shape_of(inputs[0])
@@ -128,7 +132,7 @@ def space_to_depth(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value
 
 
 def refused(found: Callable[[Sequence[Value], Attributes], str]) -> Converter:
-    """A converter that leaves an operator to the importer, unless `found` says what of it is not supported."""
+    """Return a converter that leaves an operator to the importer unless `found` names an unsupported form."""
 
     def convert(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
         if what := found(inputs, attrs):
@@ -138,11 +142,11 @@ def refused(found: Callable[[Sequence[Value], Attributes], str]) -> Converter:
 
 
 def roi_align_of_maxima(_inputs: Sequence[Value], attrs: Attributes) -> str:
-    """Whose maximum ONNX takes before it adds what is interpolated, and the importer after."""
+    """Refuse a RoiAlign with maxima: ONNX takes the maximum before interpolation, the importer after."""
     return "mode max: export it with mode avg" if attrs.get("mode") == b"max" else ""
 
 
 def computed_size(inputs: Sequence[Value], _attrs: Attributes) -> str:
-    """MaxUnpool's third input."""
+    """Refuse a MaxUnpool with a third input."""
     computed = inputs[2] is not None and constant_of(inputs[2]) is None
     return "output_shape that the network computes: make it a constant" if computed else ""

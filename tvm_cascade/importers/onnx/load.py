@@ -51,8 +51,8 @@ _MOST_AXES = 1 << 10  # far above the rank of any tensor
 def load_onnx(
     path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], unrolled: bool = False
 ) -> tvm.IRModule:
-    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
-    is 1.
+    """Load an `.onnx` file, see `tvm_cascade.frontend.load`. `input_shapes` must give symbolic sizes, except a leading
+    batch, which is 1.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def load_model(
     origin: Origin | None = None,
     unrolled: bool = False,
 ) -> tvm.IRModule:
-    """Import a model that is in memory, which was made of `origin`; None where the file holds the model itself.
+    """Import a model in memory, made from `origin`; None if the file holds the model itself.
 
     Raises
     ------
@@ -122,8 +122,9 @@ def load_model(
 
 
 def _imported(path: Path, importer: Any, file: Origin, given: Any, model: Any) -> tvm.IRModule:
-    """Run the importer without its output and warnings; an error names the operator, which the importer only prints, and
-    what cuts the network of the file in front of it. `given` is the model before any pass, `model` what is left to import."""
+    """Run the importer without its output and warnings. An error names the operator, only printed by the importer, and
+    the cut in front. `given` is the model before all passes, `model` the rest to import.
+    """
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -153,8 +154,9 @@ def _imported(path: Path, importer: Any, file: Origin, given: Any, model: Any) -
 def _computed(
     path: Path, file: Origin, given: Any, model: Any, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> LoadError | None:
-    """The error for the first operator that computes what has to be constant, with the `shapes` of inputs also for the first
-    whose output has a shape that depends on values; None where none does."""
+    """Return the error for the first operator with a computed operand that has to be constant; with input `shapes` also
+    for the first value-dependent output shape. None without either.
+    """
     from tvm_cascade.importers.onnx.folding import computed_shape
     from tvm_cascade.importers.onnx.graph import computed_operand, computed_window
 
@@ -168,7 +170,7 @@ def _computed(
 
 
 def _is_valid(model: Any) -> bool:
-    """Whether a model agrees with the definitions of its operators; those of other domains may have any form."""
+    """Return True if a model agrees with its operators' definitions; operators in other domains may have any form."""
     from onnx import checker, shape_inference
 
     try:
@@ -207,7 +209,7 @@ def _check_static(path: Path, mod: Any, file: Origin, computed: Callable[[], Loa
 
 
 def _check_filled(path: Path, model: Any) -> None:
-    """Raise `LoadError` for a ConstantOfShape of more than `MAX_ELEMENTS`: the importer would allocate it."""
+    """Raise `LoadError` for a ConstantOfShape beyond `MAX_ELEMENTS`: the importer would allocate it."""
     from onnx import numpy_helper
 
     given = {w.name: w for w in model.graph.initializer}
@@ -231,7 +233,7 @@ def _check_axes(path: Path, model: Any) -> None:
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """The shape of every input, symbolic sizes replaced by those `wanted`, a leading batch by 1."""
+    """Return every input's shape, with symbolic sizes replaced by `wanted`, and a leading batch by 1."""
     inputs = _inputs(model)
     check_inputs(wanted, [i.name for i in inputs])
     sizes = {i.name: _sizes(path, i, wanted.get(i.name)) for i in inputs}
@@ -244,7 +246,7 @@ def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]
 
 
 def _sizes(path: Path, value: Any, wanted: tuple[int, ...] | None) -> Sequence[int | str]:
-    """The sizes of an input: those `wanted`, or the file's, where a text is the name of one that is not known."""
+    """Return an input's sizes: from `wanted`, or from the file, where a text names an unknown size."""
     if not value.type.tensor_type.elem_type:
         raise LoadError(path, f"input {value.name} has no element type: name one in the model's graph input")
     dims = value.type.tensor_type.shape.dim
@@ -277,8 +279,9 @@ def _finished(
 def _check_output(
     path: Path, model: Any, declared: Any, computed: TensorSpec, shapes: Mapping[str, Sequence[int]]
 ) -> None:
-    """Raise `LoadError` where a file declares another element type of an output than its operators compute, or another shape
-    and ONNX's rules do not say that the computed one is right. Files with stale shapes are common, and run elsewhere."""
+    """Raise `LoadError` if a file declares another output type than its operators compute, or another shape not settled
+    by ONNX's rules. Files with stale shapes are common, and run elsewhere.
+    """
     from onnx.helper import tensor_dtype_to_np_dtype
 
     from tvm_cascade.importers.onnx.folding import inferred_output
@@ -295,6 +298,6 @@ def _check_output(
 
 
 def _inputs(model: Any) -> list[Any]:
-    """The true inputs: initializers may be listed as inputs too."""
+    """Return the true inputs: initializers may be listed as inputs too."""
     weights = {w.name for w in model.graph.initializer}
     return [i for i in model.graph.input if i.name not in weights]

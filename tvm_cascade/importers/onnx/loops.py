@@ -1,7 +1,7 @@
-"""ONNX's Loop and Scan written out step by step, where the number of steps is known when the network is compiled.
+"""Unroll ONNX's Loop and Scan if the step count is known at compile time.
 
-A Loop goes on while its condition holds: that of every step is evaluated from constants, as are the values that it carries
-(a counter). A Scan takes as many steps as its inputs have parts; one of opset 8 does so for every element of a batch.
+A Loop continues while its condition holds: each step's condition, and carried values such as a counter, are evaluated
+from constants. A Scan takes one step for each part of its inputs; in opset 8 for every element in a batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NotUnrolled(Exception):
 
 
 def unrolled(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any:
-    """A copy of `model` with its node at `at`, a Loop or a Scan, written out; `shapes` are those of the model's inputs.
+    """Return a copy of `model` with the Loop or Scan at `at` unrolled; `shapes` are the model's input shapes.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def _shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[
 
 
 class _Steps:
-    """Writes the steps of one loop out as nodes, and keeps those of their values that are known while the file is read."""
+    """Writes a loop's steps as nodes, and keeps the values known while the file is read."""
 
     def __init__(self, model: Any, node: Any) -> None:
         self.model = model
@@ -79,20 +79,20 @@ class _Steps:
         self.constants |= {n.output[0]: t for n in model.graph.node if (t := constant_tensor(n)) is not None}
 
     def constant(self, value: np.ndarray) -> str:
-        """The name of a new constant."""
+        """Add a constant; return its name."""
         name = self._free("constant")
         self.constants[name] = numpy_helper.from_array(value, name)
         self.model.graph.initializer.append(self.constants[name])
         return name
 
     def node(self, kind: str, inputs: Sequence[str], **attrs: Any) -> str:
-        """Append a node; returns the name of its output."""
+        """Append a node; return its output's name."""
         output = self._free(kind)
         self.nodes.append(helper.make_node(kind, inputs, [output], **attrs))
         return output
 
     def step(self, given: Sequence[str]) -> list[str]:
-        """Append one step of the body; returns the names of its outputs. The small ones that follow from constants are known."""
+        """Append one step of the body; return its output names. Small outputs that follow from constants are known."""
         names = dict(zip((i.name for i in self.body.input), given, strict=True))
         nodes, results = inlined(self.model, self.body, f"{self.prefix}/{len(self.nodes)}", names, ())
         self.nodes += nodes
@@ -106,11 +106,11 @@ class _Steps:
         return results
 
     def known(self, name: str) -> np.ndarray | None:
-        """The value of a tensor that follows from constants."""
+        """Return a tensor's value if it follows from constants."""
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def joined(self, parts: Sequence[str], axis: int) -> str:
-        """One tensor of what every step computed, along a new axis."""
+        """Join all steps' results in one tensor, along a new axis."""
         if not parts:
             raise NotUnrolled("of no step that has outputs of all steps")
         axes = {} if self.opset >= _AXES_ARE_INPUTS else {"axes": [axis]}
@@ -136,7 +136,7 @@ class _Steps:
 
 
 def _loop(steps: _Steps, node: Any) -> list[str]:
-    """The names of a Loop's outputs: the last of what it carries, and what all steps computed."""
+    """Return the names of a Loop's outputs: final carried values, then all steps' results."""
     trips, going = (steps.known(name) if name else None for name in (*node.input[:2], "", "")[:2])
     if trips is None and len(node.input) > 0 and node.input[0]:
         raise NotUnrolled("with a trip count (M) that the network computes")
@@ -161,7 +161,7 @@ def _loop(steps: _Steps, node: Any) -> list[str]:
 
 
 def _scan(steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The names of a Scan's outputs: its last states, and what all steps computed."""
+    """Return the names of a Scan's outputs: final states, then all steps' results."""
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     count = int(attrs["num_scan_inputs"])
     if not 0 < count <= len(node.input):
@@ -181,8 +181,7 @@ def _scan(steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> li
 def _scan_of_batch(
     steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]], count: int, turned: Sequence[int]
 ) -> list[str]:
-    """The same of opset 8: of all states, inputs and outputs the first axis is a batch, the parts of inputs are along the
-    second."""
+    """Return the output names of an opset 8 Scan: first axes are batches, input parts lie along the second axis."""
     lengths, *rest = node.input
     if lengths:
         raise NotUnrolled("with sequence_lens")
@@ -198,7 +197,7 @@ def _scan_of_batch(
 
 
 def _parts(steps: _Steps, inputs: Sequence[str], axes: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """How many parts the inputs of a Scan have along their axes."""
+    """Return the number of parts a Scan's inputs have along their axes."""
     if any(name not in shapes for name in inputs):
         raise NotUnrolled("over an input whose shape is not static")
     extents = {shapes[name][axis] for name, axis in zip(inputs, axes, strict=True)}
@@ -213,8 +212,9 @@ def _parts(steps: _Steps, inputs: Sequence[str], axes: Sequence[int], shapes: Ma
 def _scanned(
     steps: _Steps, states: Sequence[str], inputs: Sequence[str], ways: Sequence[tuple[int, bool]], total: int
 ) -> tuple[list[str], list[list[str]]]:
-    """The last states, and of every output what each of `total` steps computed; `ways` are the axis of each input, and whether
-    its last part is the first."""
+    """Return the final states, and for every output the results of `total` steps; `ways` are each input's axis, and
+    True if read backwards.
+    """
     held, lists = list(states), [[] for _ in steps.body.output[len(states) :]]
     for at in range(total):
         parts = [

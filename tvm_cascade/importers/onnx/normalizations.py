@@ -1,8 +1,7 @@
-"""Converters of ONNX normalizations that Relax's importer lacks, or computes wrongly in some form.
+"""Converters for ONNX normalizations that Relax's importer lacks, or computes wrongly in some form.
 
-It ignores that a BatchNormalization in training mode normalizes by the statistics of its input; returns 0 for the
-statistics that a LayerNormalization has as outputs; and takes neither a scale that is broadcast nor an RMSNormalization
-over every axis.
+The importer normalizes a BatchNormalization in training mode by the stored statistics, returns 0 for a
+LayerNormalization's statistics, and refuses a broadcast scale and an RMSNormalization over every axis.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ Attributes = dict[str, Any]
 
 
 def batch_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """In training mode: by the mean and variance of the batch; running statistics are the second and third output. Before
-    opset 14 several outputs mean that mode."""
+    """Convert training mode: normalize by the batch's mean and variance; the running statistics are outputs two and
+    three. Before opset 14 several outputs mean this mode.
+    """
     outputs = int(attrs["tvm_custom"]["num_outputs"])
     if not attrs.get("training_mode") and outputs == 1:
         return None
@@ -42,7 +42,7 @@ def batch_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> 
 
 
 def layer_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """With the outputs Mean and InvStdDev, or where scale and bias are broadcast to what is normalized."""
+    """Convert a LayerNormalization with outputs Mean and InvStdDev, or with broadcast scale and bias."""
     x, scale, bias = inputs[0], inputs[1], inputs[2]
     axes = _axes(x, attrs)
     normalized = shape_of(x)[axes[0] :]
@@ -56,7 +56,7 @@ def layer_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> 
 
 
 def rms_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Over every axis, or with a scale that is broadcast."""
+    """Convert an RMSNormalization over every axis, or with a broadcast scale."""
     x, scale = inputs[0], inputs[1]
     axes = _axes(x, attrs)
     if shape_of(scale) == shape_of(x)[axes[0] :] and len(axes) < len(shape_of(x)):
@@ -66,7 +66,7 @@ def rms_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
 
 
 def lp_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """x divided by its L1 or L2 norm along an axis; 0 where that is 0."""
+    """Divide x by its L1 or L2 norm along an axis; 0 for norm 0."""
     x, axis, order = inputs[0], int(attrs.get("axis", -1)), int(attrs.get("p", 2))
     sizes = relax.op.abs(x) if order == 1 else relax.op.square(x)
     total = bb.normalize(relax.op.sum(bb.normalize(sizes), axis, keepdims=True))
@@ -76,13 +76,13 @@ def lp_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
 
 
 def _axes(x: Value, attrs: Attributes) -> list[int]:
-    """The axes that a layer is normalized over: from `axis` to the last one."""
+    """Return a layer's normalized axes: from `axis` to the last."""
     rank = len(shape_of(x))
     return list(range(int(attrs.get("axis", -1)) % rank, rank))
 
 
 def _statistics(bb: Any, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Mean and variance over `axes`, which are kept with extent 1, and the deviation from that mean."""
+    """Return mean and variance over `axes`, kept with extent 1, and the deviation from the mean."""
     mean = bb.normalize(relax.op.mean(x, list(axes), keepdims=True))
     deviation = bb.normalize(relax.op.subtract(x, mean))
     return (
@@ -97,7 +97,7 @@ def _biased(bb: Any, square: Value, attrs: Attributes) -> Value:
 
 
 def _divided(bb: Any, value: Value, square: Value, attrs: Attributes) -> Value:
-    """`value / sqrt(square + epsilon)`."""
+    """Compute `value / sqrt(square + epsilon)`."""
     return bb.normalize(relax.op.divide(value, bb.normalize(relax.op.sqrt(_biased(bb, square, attrs)))))
 
 

@@ -1,7 +1,7 @@
-"""Converters of ONNX operators on single numbers: shifts, bits read as another type, powers, remainders, and on booleans.
+"""Converters for ONNX operators on single numbers: shifts, bit casts, powers, remainders, and operators on booleans.
 
-A shift by as many bits as the type has, or by a negative number of them, leaves what the sign alone would fill; C and LLVM
-leave it undefined. Relax has no operator that reads bits as another type.
+A shift by the type's width or more, or by a negative count, leaves only the sign fill; C and LLVM leave the result
+undefined. Relax has no bit cast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Attributes = dict[str, Any]
 
 
 def bit_shift(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """BitShift by any number of bits; by constants within the width of the type it is left to the importer."""
+    """Convert BitShift by any count; leave constant counts within the type's width to the importer."""
     value, places = inputs[:2]
     dtype = np.dtype(str(value.ty.dtype))
     width = 8 * dtype.itemsize
@@ -42,7 +42,7 @@ def bit_shift(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
 
 
 def bit_cast(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """The same bits as numbers of another type of as many bits."""
+    """Reinterpret bits as another type with the same width."""
     target = np.dtype(helper.tensor_dtype_to_np_dtype(int(attrs["to"])))
     source = str(inputs[0].ty.dtype)
     if int(attrs["to"]) == TensorProto.BOOL or source == "bool":
@@ -54,7 +54,7 @@ def bit_cast(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def remainder(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Mod of floats with the divisor's sign, as numpy has it: the importer's is NaN for infinite divisors."""
+    """Convert Mod for floats with the divisor's sign, like numpy; the importer returns NaN for infinite divisors."""
     x, y = inputs
     if attrs.get("fmod") or not str(x.ty.dtype).startswith("float") or all(constant_of(v) is not None for v in inputs):
         return None
@@ -67,8 +67,9 @@ def remainder(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
 
 
 def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
-    """Pow of a float and a number of another type, which is cast; or of integers, by constants squared and multiplied; or of an
-    integer and a float, computed as floats."""
+    """Convert Pow: cast a number of another type for a float base; square and multiply integers with constant
+    exponents; compute an integer base with a float exponent in floats.
+    """
     x, by, kind = inputs[0], inputs[1], str(inputs[0].ty.dtype)
     exponent, base = constant_of(by), constant_of(x)
     if exponent is not None and base is not None:
@@ -95,14 +96,14 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
 
 
 def sloped(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """PRelu before opset 7, with a slope for every channel: the importer takes it for one of every column."""
+    """Convert PRelu before opset 7, with one slope per channel: the importer assumes one per column."""
     slope = inputs[1]
     several = attrs["tvm_custom"]["opset"] < 7 and len(shape_of(slope)) == 1 and shape_of(slope)[0] > 1
     return relax.op.nn.prelu(inputs[0], slope, 1) if several else None
 
 
 def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value], Attributes], Value | None]:
-    """A converter of a maximum or minimum of booleans over constant axes, which TVM has for numbers alone."""
+    """Return a converter for a boolean maximum or minimum over constant axes; TVM supports only numbers."""
 
     def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         if str(inputs[0].ty.dtype) != "bool":
@@ -117,7 +118,7 @@ def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value],
 
 
 def _reduced_axes(inputs: Sequence[Value], attrs: Attributes) -> list[int] | None:
-    """Return the axes of a reduction, None where none are given. Raises `NotImplementedError` for axes that are computed."""
+    """Return a reduction's axes, None if not given. Raises `NotImplementedError` for computed axes."""
     given = inputs[1] if len(inputs) > 1 else None
     axes = attrs.get("axes") if given is None else constant_of(given)
     if given is not None and axes is None:
@@ -126,7 +127,7 @@ def _reduced_axes(inputs: Sequence[Value], attrs: Attributes) -> list[int] | Non
 
 
 def beyond_threshold(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """ThresholdedRelu by a choice: TVM's importer multiplies by 0, of which infinities make NaN."""
+    """Convert ThresholdedRelu to a choice: TVM's importer multiplies by 0, and infinities become NaN."""
     x, least = inputs[0], attrs.get("alpha", 1.0)
     is_kept = bb.normalize(relax.op.greater(x, relax.const(least, x.ty.dtype)))
     return relax.op.where(is_kept, x, relax.const(0, x.ty.dtype))
@@ -157,11 +158,11 @@ _OF_FLOATS = ("float16", "float32", "float64")
 
 
 def cast_to_integers(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Cast floats to integers of at most 32 bits by truncation, as C does; ONNX leaves open what becomes of others.
+    """Cast floats to integers up to 32 bits by truncation, like C; ONNX leaves out-of-range values open.
 
-    A cast of stored integers of 8 bits to floats is not folded.
+    A cast from stored 8-bit integers to floats is not folded.
 
-    TVM's importer takes 64-bit integers on the way, which kernels do not have.
+    TVM's importer goes through 64-bit integers, without kernels.
     """
     wide = _NARROW.get(int(attrs["to"]))
     dtype = str(getattr(getattr(inputs[0], "ty", None), "dtype", ""))

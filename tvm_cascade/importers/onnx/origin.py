@@ -1,4 +1,4 @@
-"""What a model of ONNX was made of: the graph whose names its tensors bear, and how refusals speak of its operators."""
+"""The source of an ONNX model: the graph behind its tensor names, and the operator names for refusals."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ SIZES_REMEDY = ": write sizes that the model computes as constants (onnxsim, or 
 
 
 class Origin(Protocol):
-    """The file that a model of ONNX was made of."""
+    """The file behind an ONNX model."""
 
     @property
     def graph(self) -> FileGraph:
-        """The graph of the file."""
+        """Return the file's graph."""
         ...
 
     @property
     def returned(self) -> Sequence[str]:
-        """The names of the outputs."""
+        """Return the output names."""
         ...
 
     @property
     def sizes_remedy(self) -> str:
-        """What helps where sizes are computed, as the end of a sentence."""
+        """Return the remedy for computed sizes, as the end of a sentence."""
         ...
 
     def kinds(self, model: Any, nodes: Collection[int]) -> list[str]:
-        """Return what the file calls the operators that these nodes of `model` compute, which was made of it."""
+        """Return the file's operator names for these `model` nodes."""
         ...
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the network of the file in front of what these nodes of `model` compute."""
+        """Return the remedy that cuts the file's network in front of these `model` nodes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """A file of ONNX itself: the model in it."""
+    """An ONNX file, with its model."""
 
     given: Any
     sizes_remedy: str = SIZES_REMEDY
 
     @property
     def graph(self) -> FileGraph:
-        """The graph of the file."""
+        """Return the file's graph."""
         return graph_of(self.given)
 
     @property
     def returned(self) -> Sequence[str]:
-        """The names of the outputs."""
+        """Return the output names."""
         return [output.name for output in self.given.graph.output]
 
     def kinds(self, model: Any, nodes: Collection[int]) -> list[str]:
@@ -61,5 +61,5 @@ class OnnxFile:
         return list(dict.fromkeys(model.graph.node[k].op_type for k in nodes))
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the network of the file in front of what these nodes of `model` compute."""
+        """Return the remedy that cuts the file's network in front of these `model` nodes."""
         return until_before(self.given, model, nodes)

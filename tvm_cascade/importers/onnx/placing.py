@@ -13,10 +13,10 @@ from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_o
 
 
 def hardmax(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
-    """Return 1 at the first of the largest elements along an axis, else 0: `max, equal -> position -> min, equal`.
+    """Return 1 at the first largest element along an axis, else 0: `max, equal -> position -> min, equal`.
 
-    Before opset 13 `axis` (default 1) parts the tensor into rows and columns of a matrix; from 13 on it is one axis, by
-    default the last. TVM's importer computes with 64-bit positions, and always along one axis.
+    Before opset 13 `axis` (default 1) splits the tensor into a matrix; since 13 it is one axis, by default the last.
+    TVM's importer uses 64-bit positions, and always one axis.
     """
     x, early = inputs[0], int(attrs["tvm_custom"]["opset"]) < 13
     shape, dtype = shape_of(x), str(x.ty.dtype)
@@ -37,7 +37,7 @@ def hardmax(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
 
 
 def top_k(_bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
-    """TopK by a constant `k`, always in order. TVM's importer takes `k` of opset 10 for an attribute."""
+    """Convert TopK with a constant `k`, always sorted. TVM's importer reads `k` as an attribute in opset 10."""
     x, axis = inputs[0], int(attrs.get("axis", -1))
     given = np.array(attrs.get("k", 1)) if len(inputs) < 2 or inputs[1] is None else constant_of(inputs[1])
     if given is None:
@@ -49,7 +49,7 @@ def top_k(_bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
 
 
 def scatter_nd(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value | None:
-    """Replace parts of the data, which the rows of the indices name by its leading axes; a box of them by slices and concats."""
+    """Replace parts of the data, addressed by index rows over its leading axes; replace a box by slices and concats."""
     shape, rows, given = shape_of(inputs[0]), shape_of(inputs[1]), None if inputs[1] is None else constant_of(inputs[1])
     if not rows or (given is not None and not given.size):
         return None
@@ -62,7 +62,7 @@ def scatter_nd(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value
 
 
 def box_of(indices: np.ndarray) -> list[tuple[int, int]] | None:
-    """Return the box `[first, last)` of each leading axis that the rows of `indices` fill in row-major order; None for others."""
+    """Return the box `[first, last)` per leading axis, if the rows of `indices` fill it in row-major order; else None."""
     rows = indices.reshape(-1, indices.shape[-1])
     first, last = rows.min(axis=0), rows.max(axis=0) + 1
     filled = np.indices(tuple(last - first)).reshape(len(first), -1).T
@@ -94,7 +94,7 @@ def _placed(bb: Any, data: Value, updates: Value, box: Sequence[tuple[int, int]]
 
 
 def inside(indices: np.ndarray, extents: Sequence[int]) -> Value:
-    """Return constant indices as int32, counted from the start. Raises `ValueError` where one is outside of its axis."""
+    """Return constant indices as int32, counted from the start. Raises `ValueError` for an index outside its axis."""
     bounds = np.array(extents)
     if indices.size == 0 or (indices < -bounds).any() or (indices >= bounds).any():
         raise ValueError(f"indices outside of an axis of {', '.join(map(str, extents))}")

@@ -17,7 +17,7 @@ from tvm_cascade.importers.onnx.folding import copied
 
 
 def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
-    """A copy of `model` with all operators in `RULES` expanded, except those of the types in `keep`."""
+    """Return a copy of `model` with all operators in `RULES` expanded, except the types in `keep`."""
     if not any(n.op_type in RULES for n in model.graph.node):
         return model
     spelled = copied(model)
@@ -45,7 +45,7 @@ class _Writer:
         self.count = 0
 
     def fresh(self) -> str:
-        """A name that is not used in the graph."""
+        """Return an unused name."""
         while True:
             self.count += 1
             name = f"spelled_out_{self.count}"
@@ -58,7 +58,7 @@ class _Writer:
         return output
 
     def real(self, stored: str, scale: str, zero_point: str, axis: int | None = None) -> str:
-        """Append a DequantizeLinear, along `axis` where the scale is a vector; returns its output's name."""
+        """Append a DequantizeLinear, along `axis` for a vector scale; return its output's name."""
         given: dict[str, Any] = {"axis": axis} if axis is not None and self.rank(scale) == 1 else {}
         return self.node("DequantizeLinear", [stored, scale, *([zero_point] if zero_point else [])], **given)
 
@@ -93,7 +93,9 @@ def _input(node: Any, index: int) -> str:
 
 
 def _convolution(writer: _Writer, node: Any) -> None:
-    """QLinearConv: x, its (scale, zero point) pair, w, its pair, the output's pair, an int32 bias of scale sx * sw."""
+    """Expand QLinearConv: x, its (scale, zero point) pair, w, its pair, the output's pair, an int32 bias with scale sx
+    * sw.
+    """
     x = writer.real(*node.input[0:3])
     w = writer.real(*node.input[3:6], axis=0)
     bias = _input(node, 8)
@@ -102,16 +104,17 @@ def _convolution(writer: _Writer, node: Any) -> None:
 
 
 def _bias(writer: _Writer, node: Any, stored: str) -> str:
-    """An int32 bias whose scale is the product of those of inputs 0 and 3."""
+    """Dequantize an int32 bias by the product of the scales in inputs 0 and 3."""
     scales = (writer.data(node.input[1]).reshape(-1) * writer.data(node.input[4]).reshape(-1)).astype("float32")
     shape = scales if scales.size > 1 else scales.reshape(())
     return writer.real(stored, writer.constant(shape), writer.constant(np.zeros(shape.shape, "int32")), axis=0)
 
 
 def _gemm(writer: _Writer, node: Any) -> None:
-    """QGemm: a, its pair, b, its pair, an int32 bias of scale sa * sb or none, the output's pair or none (float output).
+    """Expand QGemm: a, its pair, b, its pair, an optional int32 bias with scale sa * sb, and the output's pair, absent
+    for a float output.
 
-    `alpha` scales the product and the bias; Gemm's `alpha` scales only the product, its `beta` the bias.
+    `alpha` scales product and bias; in Gemm `alpha` scales only the product, `beta` the bias.
     """
     attrs = _attributes(node)
     a = writer.real(*node.input[0:3])
@@ -126,7 +129,7 @@ def _gemm(writer: _Writer, node: Any) -> None:
 
 
 def _of_two(kind: str) -> _Rule:
-    """The rule of a binary operator: a, its (scale, zero point) pair, b, its pair, the output's pair."""
+    """Return the rule for a binary operator: a, its (scale, zero point) pair, b, its pair, the output's pair."""
 
     def rule(writer: _Writer, node: Any) -> None:
         operands = [writer.real(*node.input[0:3]), writer.real(*node.input[3:6], axis=1 if kind == "MatMul" else None)]
@@ -136,7 +139,9 @@ def _of_two(kind: str) -> _Rule:
 
 
 def _of_one(kind: str) -> _Rule:
-    """The rule of a unary operator: x, its pair, the output's pair. Channels-last pools stay: the importer refuses them."""
+    """Return the rule for a unary operator: x, its pair, the output's pair. Channels-last pools stay, and the importer
+    refuses them.
+    """
 
     def rule(writer: _Writer, node: Any) -> None:
         if _attributes(node).get("channels_last"):
@@ -149,7 +154,9 @@ def _of_one(kind: str) -> _Rule:
 
 
 def _softmax(writer: _Writer, node: Any) -> None:
-    """QLinearSoftmax: since opset 13 over one axis, before over it and all later ones; attribute `opset` says which."""
+    """Expand QLinearSoftmax: over one axis since opset 13, before over that axis and all later ones; attribute `opset`
+    decides.
+    """
     attrs = _attributes(node)
     axis, flat, old = attrs.get("axis", -1), attrs["opset"] < 13, writer.opset < 13
     if axis != -1 and old and not flat:  # left to the importer to refuse
@@ -165,7 +172,7 @@ def _softmax(writer: _Writer, node: Any) -> None:
 
 
 def _concat(writer: _Writer, node: Any) -> None:
-    """QLinearConcat: the output's (scale, zero point) pair, then each input with its own."""
+    """Expand QLinearConcat: the output's (scale, zero point) pair, then each input with its own pair."""
     parts = [writer.real(*node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
     writer.stored(writer.node("Concat", parts, **_attributes(node)), node, 0)
 

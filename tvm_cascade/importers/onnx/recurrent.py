@@ -1,7 +1,7 @@
-"""Converters of ONNX's LSTM, GRU and RNN, all to the one kernel of `passes.recurrent`.
+"""Convert ONNX's LSTM, GRU and RNN to the kernel in `passes.recurrent`.
 
-ONNX keeps the weights of gates in the order iofc and zrh, those of peepholes as iof, and the biases of input and state one
-after the other. Sequences that are shorter than the tensor (`sequence_lens`) are computed apart, by length.
+ONNX orders gate weights as iofc and zrh, peepholes as iof, with input and state biases in sequence. Sequences shorter
+than the tensor (`sequence_lens`) are computed separately, by length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLE = 3, 4, 5, 6, 7  # places of optional
 
 
 def with_outputs_read(graph: Any) -> Any:
-    """A copy of `graph` whose recurrent operators have an attribute that says which of their outputs are read."""
+    """Return a copy of `graph` whose recurrent operators name their read outputs in an attribute."""
     made = copied(graph)
     used = {o.name for o in made.output} | {name for node in made.node for name in _names_in(node)}
     for node in made.node:
@@ -40,7 +40,7 @@ def with_outputs_read(graph: Any) -> Any:
 
 
 def _names_in(node: Any) -> Iterator[str]:
-    """The tensors that a node, or a graph inside of it, reads."""
+    """Yield the tensors read by a node or its inner graphs."""
     yield from node.input
     for graph in (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)):
         yield from (o.name for o in graph.output)
@@ -48,17 +48,17 @@ def _names_in(node: Any) -> Iterator[str]:
 
 
 def lstm(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """LSTM; `input_forget` makes the forget gate one less the input gate."""
+    """Convert an LSTM; with `input_forget` the forget gate is one minus the input gate."""
     return _converted(bb, inputs, attrs, _layer("lstm", attrs), 3)
 
 
 def gru(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """GRU, its reset gate before or after the product of the state."""
+    """Convert a GRU, with its reset gate before or after the state's product."""
     return _converted(bb, inputs, attrs, _layer("gru", attrs), 2)
 
 
 def rnn(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """The simple recurrent layer."""
+    """Convert the simple recurrent layer."""
     return _converted(bb, inputs, attrs, _layer("rnn", attrs), 2)
 
 
@@ -82,7 +82,9 @@ def _layer(kind: str, attrs: Attributes) -> Recurrence:
 
 
 def _functions(kind: str, directions: int, attrs: Attributes) -> tuple[tuple[Activation, ...], ...]:
-    """The activations of every direction; `activation_alpha` and `_beta` list those of functions that have one."""
+    """Return every direction's activations; `activation_alpha` and `_beta` list values only for functions with
+    parameters.
+    """
     names = [_text(n) for n in attrs.get("activations", CELLS[kind].functions * directions)]
     each = len(CELLS[kind].functions)
     if len(names) != each * directions:
@@ -105,7 +107,7 @@ def _functions(kind: str, directions: int, attrs: Attributes) -> tuple[tuple[Act
 
 
 def _converted(bb: Any, inputs: Sequence[Value], attrs: Attributes, layer: Recurrence, outputs: int) -> Value:
-    """The outputs as a tuple; in place of those that nothing reads there is a zero."""
+    """Return the outputs as a tuple, with a zero for each unread output."""
     read = list(attrs.get(_READ, (1,) * int(attrs["tvm_custom"]["num_outputs"])))
     wanted = Wanted(*(bool(r) for r in (*read, 0, 0, 0)[:3]))
     if not any(read):
@@ -130,7 +132,7 @@ def _operands(bb: Any, inputs: Sequence[Value], layer: Recurrence) -> Operands:
     places = [p for p, gate in zip(_GATES[layer.kind], CELLS[layer.kind].gates, strict=True) if gate != layer.derived]
 
     def gates(array: Array, *rest: int) -> Array:
-        """Weights of the gates in our order; ONNX has them as rows of one matrix."""
+        """Return gate weights in our order; ONNX stores the gates as rows of one matrix."""
         whole = arranger.reshape(data_or_value(array), (directions, count, *rest))
         return arranger.take(whole, places, 1)
 
@@ -155,7 +157,7 @@ def _operands(bb: Any, inputs: Sequence[Value], layer: Recurrence) -> Operands:
 
 
 def _lengths(inputs: Sequence[Value], steps: int) -> list[int]:
-    """The length of every sequence; none where all have every step."""
+    """Return every sequence's length; empty if all are complete."""
     if inputs[_LENGTHS] is None:
         return []
     given = constant_of(inputs[_LENGTHS])
@@ -168,7 +170,7 @@ def _lengths(inputs: Sequence[Value], steps: int) -> list[int]:
 
 
 def _by_length(bb: Any, layer: Recurrence, operands: Operands, wanted: Wanted, lengths: Sequence[int]) -> list[Any]:
-    """The layer on each run of sequences of one length, followed by zeros."""
+    """Compute the layer for each run of sequences with one length, followed by zeros."""
     if not lengths:
         return list(lower_recurrence(bb, layer, operands, wanted))
     parts, first = [], 0

@@ -1,9 +1,9 @@
-"""Converters of ONNX's Resize and Upsample.
+"""Converters for ONNX's Resize and Upsample.
 
-What Relax's `resize2d` computes as ONNX defines it, it computes. Of the rest, mode nearest gathers along each axis; modes
-linear and cubic multiply along each axis by a constant matrix, whose row of an output holds the weights of the inputs
-(ONNX's definition: the filter at the output's place, wider by the scale with antialias, what lies outside taken from the
-edge or left out).
+Relax's `resize2d` serves all cases where it agrees with ONNX. Otherwise, mode nearest gathers along each axis; modes
+linear and cubic multiply along each axis by a constant matrix. A row holds one output's input weights by ONNX's
+definition: the filter at the output's place, widened by the scale with antialias; outside values come from the edge or
+count nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a Resize: `scale` outputs per input; in mode tf_crop_and_resize the part from `start` to `end` of it."""
+    """A Resize axis: `scale` outputs per input; in mode tf_crop_and_resize from `start` to `end`."""
 
     extent: int
     size: int
@@ -38,13 +38,14 @@ class Axis:
 
     @property
     def plain(self) -> bool:
-        """Whether the scale is that of the sizes."""
+        """Return True if the scale equals the size ratio."""
         return float(np.float32(self.scale) * np.float32(self.extent)) == self.size
 
 
 def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Upsample as a Resize by the same scales, with asymmetric coordinates; mode nearest of opset 10 rounds down where it
-    enlarges, and up where it shrinks, as ONNX Runtime does."""
+    """Convert Upsample to a Resize with equal scales and asymmetric coordinates; in opset 10, mode nearest rounds down
+    to enlarge and up to shrink, like ONNX Runtime.
+    """
     x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
     if scales is None:
         raise NotImplementedError(f"scales that are computed: {_FIXED}")
@@ -68,7 +69,9 @@ def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
-    """Resize; None, with `inputs` for all axes, where the importer's `resize2d` is right. Below opset 11 it is an Upsample."""
+    """Convert Resize; return None, with `inputs` for all axes, if the importer's `resize2d` is right. Before opset 11
+    the operator is an Upsample.
+    """
     if int(attrs.get("tvm_custom", {}).get("opset", 11)) < 11:
         return upsample(bb, inputs, attrs)
     axes = _axes(inputs, attrs)
@@ -92,7 +95,7 @@ def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
 
 
 def text(attrs: Attributes, name: str, otherwise: str) -> str:
-    """An attribute that is a string."""
+    """Return a string attribute."""
     value = attrs.get(name, otherwise)
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -103,7 +106,7 @@ def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
 
 
 def _axes(inputs: list[Value], attrs: Attributes) -> list[Axis]:
-    """Every axis of the input; scales or sizes of some `axes` alone are extended to all, in place."""
+    """Return all axes of the input; extend scales or sizes for some `axes` to all, in place."""
     shape = shape_of(inputs[0])
     chosen = [int(a) % len(shape) for a in attrs.pop("axes", None) or range(len(shape))]
     given: dict[str, list[float]] = {}
@@ -134,7 +137,7 @@ def _axes(inputs: list[Value], attrs: Attributes) -> list[Axis]:
 def _sizes(
     shape: Sequence[int], chosen: Sequence[int], given: dict[str, list[float]], policy: str
 ) -> tuple[list[int], list[float]]:
-    """Sizes and scales of the chosen axes."""
+    """Return the chosen axes' sizes and scales."""
     if "sizes" not in given and "scales" not in given:
         raise NotImplementedError("neither scales nor sizes")
     values = given.get("sizes") or given["scales"]
@@ -151,7 +154,7 @@ def _sizes(
 
 
 def _gathered(bb: Any, x: Value, moved: dict[int, Axis], how: str, rounding: str) -> Value:
-    """Mode nearest: the elements of every axis that the outputs read."""
+    """Gather the elements read by the outputs along every axis: mode nearest."""
     if how not in NEAREST_MODES:
         raise NotImplementedError(f"mode nearest with coordinates of {how}: export it with asymmetric or half_pixel")
     for k, axis in moved.items():
@@ -162,7 +165,7 @@ def _gathered(bb: Any, x: Value, moved: dict[int, Axis], how: str, rounding: str
 
 
 def _weighed(bb: Any, x: Value, moved: dict[int, Axis], attrs: Attributes, how: str, mode: str) -> Value:
-    """Modes linear and cubic: a product with the weights of every axis."""
+    """Multiply by every axis's weights: modes linear and cubic."""
     shape, dtype = list(shape_of(x)), str(x.ty.dtype)
     rank = len(shape)
     if not dtype.startswith("float"):
@@ -190,7 +193,7 @@ def _weighed(bb: Any, x: Value, moved: dict[int, Axis], attrs: Attributes, how: 
 
 
 def _places(axis: Axis, how: str) -> list[float]:
-    """The place in the input that each output stands for."""
+    """Return each output's place in the input."""
     wide = axis.scale * axis.extent  # which need not be whole
     span = axis.extent - 1
     rules: dict[str, Callable[[int], float]] = {
@@ -209,7 +212,7 @@ def _places(axis: Axis, how: str) -> list[float]:
 
 
 def _weights(axis: Axis, attrs: Attributes, how: str, mode: str) -> np.ndarray:
-    """A row for every output: the weights of the inputs along an axis."""
+    """Return one row per output: the weights for the inputs along an axis."""
     cubic = float(attrs.get("cubic_coeff_a", -0.75))
     filters: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
         "linear": (1, lambda t: np.maximum(1 - t, 0)),
@@ -232,7 +235,9 @@ def _weights(axis: Axis, attrs: Attributes, how: str, mode: str) -> np.ndarray:
 
 
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic kernel (Cubic convolution interpolation for digital image processing, 1981, equation 4), of parameter a."""
+    """Compute Keys' cubic kernel with parameter a (Cubic convolution interpolation for digital image processing, 1981,
+    equation 4).
+    """
     near = (a + 2) * t**3 - (a + 3) * t**2 + 1
     far = a * t**3 - 5 * a * t**2 + 8 * a * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))

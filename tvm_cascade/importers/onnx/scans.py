@@ -1,12 +1,13 @@
-"""ONNX's Scan, and a Loop of known steps, as one operator that runs its body in every step (`passes.scan_operator`).
+"""Import ONNX's Scan, or a Loop with a known step count, as one operator that runs its body in every step
+(`passes.scan_operator`).
 
-A node that is kept is a Scan whose body reads no tensor from outside: constants are the body's own, and other values are
-states that no step changes. A Loop gets its number of the step as a sequence. What only the last step's result is read of
-becomes a state, so that no step's result is kept but the last. A scale that stands in front of a node stands inside of its
-body, as that of a sequence or a result does, so what is passed on are stored integers.
+A kept node is a Scan whose body reads no outside tensor: constants move into the body, other values become unchanging
+states. A Loop gets its step number as a sequence. A result read only in the last step becomes a state, so memory holds
+no other step's result. A scale in front of a node moves into its body, as do the scales of sequences and results, so
+stored integers pass between steps.
 
-Not kept, but written out step by step (`importers.onnx.loops`), are nodes of one step, of an opset before 9, and bodies that
-cannot be read by themselves.
+Unrolled instead (`importers.onnx.loops`): nodes with one step, opsets before 9, and bodies that cannot be imported
+alone.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ Attributes = dict[str, Any]
 
 
 def is_kept(node: Any) -> bool:
-    """Return whether a node is a Scan that is imported as one operator."""
+    """Return True for a Scan imported as one operator."""
     return node.op_type == "Scan" and node.doc_string == _KEPT
 
 
 def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
-    """Return a copy of `model` whose node at `at`, a Loop or a Scan, is kept as one operator; None where it is written out."""
+    """Return a copy of `model` with the Loop or Scan at `at` kept as one operator; None if it must be unrolled."""
     made = copied(model)
     node = made.graph.node[at]
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -112,7 +113,7 @@ def _axes(node: Any, name: str, count: int) -> list[int]:
 
 
 def _inner(types: Sequence[_Type], count: int, axes: Sequence[int]) -> list[_Type]:
-    """Return the types of the body's inputs from those of the node's, the last `count` of which are sequences."""
+    """Return the body's input types from the node's; the last `count` inputs are sequences."""
     found = list(types)
     for k, axis in enumerate(axes):
         at = len(types) - count + k
@@ -126,7 +127,7 @@ _LOADED: dict[bytes, tvm.IRModule] = {}  # the last body: it is read while loops
 
 
 def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
-    """Import a body as a network of its own."""
+    """Import a body as a network."""
     from tvm_cascade.importers.onnx.load import load_model
 
     graph = copied(body)
@@ -149,7 +150,7 @@ def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
 
 
 class _Writer:
-    """Rewriter of one node of a model, in place."""
+    """Rewriter for one model node, in place."""
 
     def __init__(self, model: Any, node: Any, types: Mapping[str, _Type]) -> None:
         self.model, self.node, self.types, self.body = model, node, dict(types), _body(node)
@@ -169,7 +170,7 @@ class _Writer:
         )
 
     def as_scan(self) -> bool:
-        """Turn a Loop of a known number of steps into a Scan; return False where it is none."""
+        """Turn a Loop with a known step count into a Scan; return False for any other."""
         node, body = self.node, self.body
         trips, going = (self.known(name) for name in (*node.input[:2], "", "")[:2])
         if trips is None or (going is None and len(node.input) > 1 and node.input[1]):
@@ -217,7 +218,7 @@ class _Writer:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def _goes_on(self, name: str, condition: str) -> bool:
-        """Return whether a Loop's body passes its condition on, or says that it always goes on."""
+        """Return True if a Loop's body passes its condition on, or always continues."""
         made = {o: n for n in self.body.node for o in n.output}
         held = {w.name: w for w in self.body.initializer}
         while name in made and made[name].op_type == "Identity":
@@ -229,8 +230,8 @@ class _Writer:
         return name == condition
 
     def _parts(self, number: str, steps: int) -> list[tuple[str, str]]:
-        """Take the nodes out of a Loop's body that read the row of a step from a tensor outside; return for each the name of
-        the row and that of the tensor.
+        """Remove the nodes in a Loop's body that read a step's row from an outside tensor; return for each the row's
+        name and the tensor's.
         """
         inner = {i.name for i in self.body.input} | {o for n in self.body.node for o in n.output}
         found, rest = list[tuple[str, str]](), list[Any]()
@@ -247,7 +248,7 @@ class _Writer:
         return found
 
     def closed(self) -> bool:
-        """Give the body what it reads from outside: constants of its own, or states that do not change."""
+        """Move outside tensors into the body: constants as its own, other values as unchanging states."""
         own = {i.name for i in self.body.input} | {w.name for w in self.body.initializer}
         own |= {o for n in self.body.node for o in n.output}
         read = {name for n in self.body.node for name in read_names(n)} | {o.name for o in self.body.output}
@@ -316,7 +317,7 @@ class _Writer:
         self._drop(states, dropped, axes, ways)
 
     def pass_stored(self) -> None:
-        """Pass stored integers between steps where a sequence, a result or a state holds their real numbers."""
+        """Pass stored integers between steps for quantized sequences, results and states."""
         count = int(_attributes(self.node)["num_scan_inputs"])
         states = len(self.node.input) - count
         inside = {w.name: w for w in self.body.initializer}
@@ -353,7 +354,7 @@ class _Writer:
         _without_pairs(self.body, {**inside, **self.constants})
 
     def _enter(self, k: int, quant: tuple[np.ndarray, np.ndarray]) -> None:
-        """Make input `k` of the body an input of stored integers, which the body dequantizes."""
+        """Make body input `k` a stored-integer input, dequantized inside the body."""
         name = self.body.input[k].name
         stored = self._free(f"{name}/stored")
         self.body.input[k].CopyFrom(onnx.ValueInfoProto(name=stored))
@@ -365,7 +366,7 @@ class _Writer:
         return helper.make_node("DequantizeLinear", [stored, *(self._constant(q) for q in quant)], [name])
 
     def _stored_initial(self, name: str, quant: tuple[np.ndarray, np.ndarray], outer: Mapping[str, Any]) -> str | None:
-        """Return the stored integers of an initial state; None where it has none of this scale."""
+        """Return an initial state's stored integers; None unless stored with this scale."""
         scale, zero = quant
         if name in self.constants:
             value, limits = numpy_helper.to_array(self.constants[name]), np.iinfo(zero.dtype)
@@ -420,7 +421,7 @@ class _Writer:
 
 
 def _stored(node: Any, constants: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return scale and zero point of a node that dequantizes a tensor by one of each; None for other nodes."""
+    """Return scale and zero point of a per-tensor dequantize; None for other nodes."""
     if node.op_type not in ("DequantizeLinear", "QuantizeLinear") or len(node.input) < 3:
         return None
     if any(name not in constants for name in node.input[1:3]):
@@ -435,7 +436,7 @@ def _same(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarra
 
 
 def _without_pairs(body: Any, constants: Mapping[str, Any]) -> None:
-    """Take out quantizations of what was dequantized by the same scale, in place."""
+    """Remove quantizations of values dequantized by the same scale, in place."""
     made, new = {o: n for n in body.node for o in n.output}, dict[str, str]()
     for n in body.node:
         before = made.get(_named(n.input[0], made)) if n.op_type == "QuantizeLinear" else None

@@ -1,7 +1,7 @@
-"""Converters of ONNX operators on sequences of samples: running products and Fourier transforms.
+"""Converters for ONNX operators on sample sequences: running products and Fourier transforms.
 
-A transform of 2^k points has a kernel of n log n steps (`passes.fourier`). Any other is one matrix product: its real and
-imaginary parts are sums of those of the samples, times cosines and sines of 2 pi j k / n.
+A transform of 2^k points has an n log n kernel (`passes.fourier`). Any other is one matrix product: real and imaginary
+parts are sums over the samples, times cosines and sines of 2 pi j k / n.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Attributes = dict[str, Any]
 
 
 def cumulative_product(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """CumProd along a constant axis."""
+    """Convert CumProd along a constant axis."""
     x, axis = inputs[0], _scalar(inputs[1], "axis") % len(shape_of(inputs[0]))
     flipped = bool(attrs.get("reverse"))
     x = bb.normalize(relax.op.flip(x, axis)) if flipped else x
@@ -30,7 +30,7 @@ def cumulative_product(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
 
 
 def fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """DFT along a constant axis; the last axis holds real and imaginary parts, or the real part alone."""
+    """Convert DFT along a constant axis; the last axis holds real and imaginary parts, or only the real part."""
     x, rank = inputs[0], len(shape_of(inputs[0]))
     axis = (
         _scalar(inputs[2], "axis")
@@ -60,7 +60,7 @@ def fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """STFT: the transforms of windows of the signal that begin every `frame_step` samples."""
+    """Convert STFT: transform windows that begin every `frame_step` samples."""
     x, step = inputs[0], _scalar(inputs[1], "frame_step")
     window = None if inputs[2] is None else constant_of(inputs[2])
     if inputs[2] is not None and window is None:
@@ -87,7 +87,9 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
 
 
 def _table(length: int, extent: int, parts: int, inverse: bool, one_sided: bool) -> np.ndarray:
-    """What each part of each of `extent` samples, those from `length` on cut off, adds to each part of each result."""
+    """Return the contribution of each part of `extent` samples to each part of each result; samples from `length` on
+    are cut off.
+    """
     half = length // 2 + 1
     results = half if one_sided and not inverse else length
     if length < 1 or prod((extent, parts, results, 2)) > MAX_ELEMENTS:

@@ -1,4 +1,4 @@
-"""ONNX constants of 4 and 2 bits as constants of 8: the same values, which every kernel takes."""
+"""Widen ONNX's 4-bit and 2-bit constants to 8 bits: equal values, for every kernel."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BITS = {getattr(TensorProto, name): int(name[-1]) for name in _WIDENED if hasat
 
 
 def widened(path: Any, model: Any) -> Any:
-    """Return `model` with constants of 8 bits in place of those of 4 and 2; itself without any.
+    """Return `model` with 8-bit constants in place of 4-bit and 2-bit ones; `model` itself if unchanged.
 
-    Raises `LoadError` for constants with more or fewer bytes than the shape takes, and for blocks of another number.
+    Raises `LoadError` for constants with a byte count against their shape, and for blocks in another number.
     """
     _check_blocks(path, model)
     tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute if a.HasField("t"))]
@@ -33,7 +33,7 @@ def widened(path: Any, model: Any) -> Any:
 
 
 def _values(path: Any, tensor: Any) -> np.ndarray:
-    """Return the values of a tensor of 4 or 2 bits, as int8 or uint8."""
+    """Return a 4-bit or 2-bit tensor's values, as int8 or uint8."""
     count, bits = int(np.prod(tensor.dims, dtype=np.int64)), _BITS[tensor.data_type]
     if tensor.HasField("raw_data") and len(tensor.raw_data) != -(-count * bits // 8):
         what = f"{len(tensor.raw_data)} bytes for {count} elements of {bits} bits"
@@ -42,7 +42,7 @@ def _values(path: Any, tensor: Any) -> np.ndarray:
 
 
 def _check_blocks(path: Any, model: Any) -> None:
-    """Raise `LoadError` for constants that are dequantized by blocks of another number than they have scales."""
+    """Raise `LoadError` for dequantized constants whose block count differs from their scale count."""
     from onnx import helper
 
     known = {t.name: tuple(t.dims) for t in model.graph.initializer}

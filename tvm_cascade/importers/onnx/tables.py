@@ -1,4 +1,4 @@
-"""Window functions and mel filters of ONNX, as the constants that they are where their sizes are constant."""
+"""Convert ONNX's window functions and mel filters with constant sizes to constants."""
 
 from __future__ import annotations
 

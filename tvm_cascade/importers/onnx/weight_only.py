@@ -1,7 +1,7 @@
-"""ONNX's weights that are stored small beside activations of floats: by blocks of an axis, floats of 8 bits, and MatMulNBits.
+"""Convert ONNX's small weights beside float activations: block-quantized, 8-bit floats, and MatMulNBits.
 
-Relax's importer reads none. They become a difference and a product of the stored numbers, which
-`passes.stored_constants` keeps small.
+Relax's importer reads none. Each becomes a difference and a product on stored numbers, kept small by
+`passes.stored_constants`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Attributes = dict[str, Any]
 
 
 def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Convert DequantizeLinear with `block_size`, and that of floats of 8 bits, which are float32 here; None without."""
+    """Convert DequantizeLinear with `block_size`, or on 8-bit floats, which are float32 here; None for other forms."""
     size = int(attrs.get("block_size", 0))
     if not size:
         by_integers = inputs[2] is not None and inputs[2].ty.dtype != "float32"  # no file's zero point for such floats
@@ -33,7 +33,7 @@ def dequantize_blocks(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
 
 
 def _of_floats(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Return floats times their scale, of the tensor or along an axis."""
+    """Return floats times their scale, per tensor or along an axis."""
     scales, zeros = constant_of(inputs[1]), None if inputs[2] is None else constant_of(inputs[2])
     if scales is None or constant_of(inputs[0]) is None or (inputs[2] is not None and (zeros is None or zeros.any())):
         raise NotImplementedError("floats of 8 bits that are computed, or have a zero point")
@@ -44,7 +44,7 @@ def _of_floats(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def matmul_by_bits(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Convert MatMulNBits of ONNX Runtime: weights `[N][blocks of K][bytes]`, the lowest bits first."""
+    """Convert ONNX Runtime's MatMulNBits: weights `[N][blocks of K][bytes]`, lowest bits first."""
     x, packed, scales, zeros, order, bias = (inputs[i] for i in range(6))  # None for those left out
     depth, units, bits, size = (int(attrs.get(n, d)) for n, d in (("K", 0), ("N", 0), ("bits", 4), ("block_size", 0)))
     data, factors = constant_of(packed), constant_of(scales)
@@ -75,7 +75,7 @@ def _real(bb: Any, stored: Value, scales: np.ndarray, zeros: np.ndarray | None) 
 
 
 def _spread(numbers: np.ndarray, size: int, axis: int, length: int) -> np.ndarray:
-    """Repeat each block's number for all of its `size` elements along an axis of `length`."""
+    """Repeat each block's number for its `size` elements along an axis with `length` elements."""
     return np.repeat(numbers, size, axis).take(range(length), axis)
 
 

@@ -1,4 +1,4 @@
-"""Converters of ONNX operators on windows that Relax's importer lacks: the places of a MaxPool's maxima, and Col2Im."""
+"""Converters for ONNX window operators absent from Relax's importer: MaxPool with indices, and Col2Im."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Attributes = dict[str, Any]
 
 
 def pool_with_places(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """MaxPool with its second output, where each maximum lies in the flattened input: the first of equal elements of its window,
-    a NaN before any. With `storage_order` 1 columns come one after the other."""
+    """Convert MaxPool with its second output, each maximum's index in the flattened input: the first among equals in
+    its window, a NaN first. With `storage_order` 1 columns come one after another.
+    """
     x, shape = inputs[0], shape_of(inputs[0])
     kernel, rank = [int(k) for k in attrs["kernel_shape"]], len(shape) - 2
     if not 1 <= rank <= 3:
@@ -64,7 +65,7 @@ def pool_with_places(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
 
 
 def columns_to_image(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Col2Im (PyTorch's `fold`): each element of the image is the sum of the columns' elements that lie on it."""
+    """Convert Col2Im (PyTorch's `fold`): each image element sums its overlapping column elements."""
     x, (size, kernel) = inputs[0], (constant_of(v) for v in inputs[1:3])
     if size is None or kernel is None:
         raise NotImplementedError("image_shape or block_shape that the network computes: make it a constant")
@@ -98,7 +99,7 @@ def columns_to_image(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
 
 
 def written_lines(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """TensorScatter: each batch of the cache with the update at its place along an axis, which may wrap around."""
+    """Convert TensorScatter: write each batch's update into the cache along an axis, with wraparound."""
     cache, update = inputs[0], inputs[1]
     shape, axis = shape_of(cache), int(attrs.get("axis", -2)) % len(shape_of(cache))
     extent, new, wraps = shape[axis], shape_of(update)[axis], text(attrs, "mode", "linear") == "circular"
