@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvm_cascade.importers.tflite.model import coded_tensors, open_model
+
 Model: TypeAlias = Any  # the schema's object tree
 
 
@@ -26,9 +28,28 @@ def repaired(data: bytes, like: str = "") -> tuple[bytes, tuple[str, ...]]:
     from ai_edge_litert import schema_py_generated as schema
 
     model = object_tree(data)
+    decoded = _decode(schema, model, coded_tensors(open_model(data)))
     repairs = {**_REPAIRS, **_OF_TFLM} if like == "tflm" else _REPAIRS
     notes = [note for graph in model.subgraphs or () for note in _Editor(schema, model, graph).repair(repairs)]
-    return (packed(model), tuple(dict.fromkeys(notes))) if notes else (data, ())
+    return (packed(model), tuple(dict.fromkeys(notes))) if notes or decoded else (data, ())
+
+
+def _decode(schema: Any, model: Model, coded: Mapping[tuple[int, int], bytes]) -> bool:
+    """Give coded tensors their decoded data, without the operators and metadata of the code, which LiteRT lacks; return
+    True if any is coded."""
+    for (g, t), data in coded.items():
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(data, "uint8")
+        model.buffers.append(buffer)
+        model.subgraphs[g].tensors[t].buffer = len(model.buffers) - 1
+    is_decode = [code.customCode in (b"TFLM_DECODE", "TFLM_DECODE") for code in model.operatorCodes or ()]
+    for graph in model.subgraphs if coded else ():
+        graph.operators = [op for op in graph.operators or () if not is_decode[op.opcodeIndex]]
+    for k in (k for k, gone in enumerate(is_decode) if gone and coded):
+        model.operatorCodes[k] = copy(model.operatorCodes[is_decode.index(False)]) if not all(is_decode) else None
+    names = (b"COMPRESSION_METADATA", "COMPRESSION_METADATA")
+    model.metadata = [m for m in model.metadata or () if m.name not in names] if coded else model.metadata
+    return bool(coded)
 
 
 def object_tree(data: bytes) -> Model:

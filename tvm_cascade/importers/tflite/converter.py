@@ -31,7 +31,7 @@ from tvm_cascade.importers.tflite.contradictions import contradiction
 from tvm_cascade.importers.tflite.coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite.forms import check_form
 from tvm_cascade.importers.tflite.kept import Variables
-from tvm_cascade.importers.tflite.model import kind_of, tflite
+from tvm_cascade.importers.tflite.model import DECODE, kind_of, tflite
 from tvm_cascade.importers.tflite.network import CONVERTERS, HYBRID, Network, Operator
 from tvm_cascade.importers.tflite.shapes import fold_shape
 from tvm_cascade.importers.tflite.site import InvalidForm, Site, UnsupportedForm, described
@@ -103,6 +103,8 @@ class Converter(Network):
         for i in counted("operators of the file", range(self.subgraph.OperatorsLength())):
             op = self.subgraph.Operators(i)
             name = kind_of(self.model, op)
+            if name == DECODE:  # its outputs are constants
+                continue
             try:
                 if i in self._absent:
                     missing[i] = self._absent[i]

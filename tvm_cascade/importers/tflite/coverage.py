@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from tvm_cascade.errors import about
-from tvm_cascade.importers.tflite.model import kind_of
+from tvm_cascade.importers.tflite.model import DECODE, kind_of
 
 _POST_PROCESS = "TFLite_Detection_PostProcess"
 _DECODER = "a decoder of detections, which is left to the host"
@@ -35,6 +35,8 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
     for i in range(converter.subgraph.OperatorsLength()):
         op = converter.subgraph.Operators(i)
         name = kind_of(converter.model, op)
+        if name == DECODE:  # its outputs are constants
+            continue
         if name in _CONTROL:
             absent[i] = f"{name} (operator {i}): {_CONTROL[name]}"
         elif name.startswith(_POST_PROCESS):

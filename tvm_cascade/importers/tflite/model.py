@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -26,6 +27,7 @@ from flatbuffers import number_types
 
 from tvm_cascade.errors import about
 from tvm_cascade.importers.interface import MAX_ELEMENTS
+from tvm_cascade.importers.tflite.coded import CodedTensor, MalformedCode, by_table, decoded
 from tvm_cascade.tensor_spec import free_name
 
 # the package's generated classes type every accessor as optional: here it is untyped
@@ -34,6 +36,7 @@ flatbuffers: Any = _flatbuffers
 
 _CODES = 6  # the slot of the operator codes in the table of a model
 _BEHIND = (6, 8)  # the slots of offset and size in the table of a buffer
+DECODE = "TFLM_DECODE (custom)"  # kind of the operator of TensorFlow Lite Micro that decodes constants
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _SMALL = {17: 4, 19: 2}  # bits of the element types INT4 and INT2, which the package does not know
@@ -83,7 +86,10 @@ class _Operator(tflite.Operator):
 
 
 class _Tensor(tflite.Tensor):
-    __slots__ = ("bits", "index", "names")
+    __slots__ = ("bits", "coded", "index", "names")
+
+    def Buffer(self) -> int:
+        return super().Buffer() if self.coded is None else self.coded
 
     def Type(self) -> int:
         return tflite.TensorType.INT8 if self.bits else super().Type()
@@ -117,6 +123,21 @@ class _Buffer(tflite.Buffer):
         return np.frombuffer(self._tab.Bytes, "uint8", behind[1], behind[0]) if behind else super().DataAsNumpy()
 
 
+class _DecodedBuffer:
+    """The decoded data of a constant that the file holds coded."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = np.frombuffer(data, "uint8")
+
+    def DataLength(self) -> int:
+        return len(self.data)
+
+    def DataAsNumpy(self) -> np.ndarray:
+        return self.data
+
+
 class _SmallIntegers(_Buffer):
     """A buffer of constants of 4 or 2 bits, low bits first, read as int8."""
 
@@ -133,7 +154,7 @@ class _SmallIntegers(_Buffer):
 
 
 class _SubGraph(tflite.SubGraph):
-    __slots__ = ("model", "names", "tensors")
+    __slots__ = ("model", "names", "number", "tensors")
 
     InputsAsNumpy = _vector(tflite.SubGraph.InputsAsNumpy)
     OutputsAsNumpy = _vector(tflite.SubGraph.OutputsAsNumpy)
@@ -145,6 +166,7 @@ class _SubGraph(tflite.SubGraph):
         if j not in self.tensors:
             tensor = self.tensors[j] = _as(_Tensor, super().Tensors(j))
             tensor.names, tensor.index, tensor.bits = self.names, j, 0
+            tensor.coded = self.model._coded.get((self.number, j))
             self.model._note_small(tensor)
         return self.tensors[j]
 
@@ -153,16 +175,18 @@ class Model(tflite.Model):
     """`tflite.Model` with the defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
     are read once."""
 
-    __slots__ = ("_graphs", "_kinds", "_small")
+    __slots__ = ("_coded", "_decoded", "_graphs", "_kinds", "_small")
 
     def Subgraphs(self, j: int) -> _SubGraph:
         if j not in self._graphs:
             plain = super().Subgraphs(j)
             graph = self._graphs[j] = _as(_SubGraph, plain)
-            graph.names, graph.tensors, graph.model = _unique_names(plain), {}, self
+            graph.names, graph.tensors, graph.model, graph.number = _unique_names(plain), {}, self, j
         return self._graphs[j]
 
     def Buffers(self, j: int) -> Any:
+        if j >= super().BuffersLength() > 0 and j - super().BuffersLength() < len(self._decoded):
+            return self._decoded[j - super().BuffersLength()]
         plain = super().Buffers(j)
         if plain is None or j not in self._small:
             return None if plain is None else _as(_Buffer, plain)
@@ -218,9 +242,10 @@ def open_model(data: bytes) -> Model:
     if len(data) < 8 or data[4:8] != b"TFL3":
         raise MalformedModel("not a TFLite model (no TFL3 identifier)")
     model = Model()
-    model._graphs, model._kinds, model._small = {}, {}, {}
+    model._graphs, model._kinds, model._small, model._coded, model._decoded = {}, {}, {}, {}, []
     try:
         model.Init(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+        _note_coded(model, len(data))
         check_model(model, len(data))
     except MalformedModel:
         raise
@@ -229,9 +254,112 @@ def open_model(data: bytes) -> Model:
     return model
 
 
+def coded_tensors(model: Model) -> dict[tuple[int, int], bytes]:
+    """Return the decoded data of tensors that the file holds coded, by subgraph and tensor."""
+    first = model.BuffersLength()
+    return {at: model._decoded[j - first].data.tobytes() for at, j in model._coded.items()}
+
+
+def _note_coded(model: Model, size: int) -> None:
+    """Decode the constants of TensorFlow Lite Micro's compression: a tensor has its decoded data from then on."""
+    made: dict[tuple[int, int], bytes] = {}
+    if any(_kind(model.OperatorCodes(k)) == DECODE for k in range(min(model.OperatorCodesLength(), MAX_COUNT))):
+        check_model(model, size)
+        for g in range(model.SubgraphsLength()):
+            graph = model.Subgraphs(g)
+            for i in range(graph.OperatorsLength()):
+                if kind_of(model, graph.Operators(i)) == DECODE:
+                    made |= _decoded_by(model, graph, i)
+    made |= _decoded_by_tables(model)
+    for at, data in made.items():
+        model._coded[at] = model.BuffersLength() + len(model._decoded)
+        model._decoded.append(_DecodedBuffer(data))
+    model._graphs.clear()  # their tensors were read without
+
+
+def _decoded_by(model: Model, graph: _SubGraph, i: int) -> dict[tuple[int, int], bytes]:
+    """Decode the outputs of an operator `TFLM_DECODE`."""
+    op = graph.Operators(i)
+    given, outputs = [int(t) for t in op.InputsAsNumpy()], [int(t) for t in op.OutputsAsNumpy()]
+    _require(
+        len(given) == 2 * len(outputs) and min(given, default=0) >= 0, f"operator {i} decodes {len(given)} tensors"
+    )
+    made = {}
+    for k, t in enumerate(outputs):
+        coded, ancillary = (_bytes_of(model, graph.Tensors(s).Buffer()) for s in given[2 * k : 2 * k + 2])
+        with _naming(graph, t):
+            made[graph.number, t] = decoded(coded, ancillary, _coded_tensor(graph.Tensors(t)))
+    return made
+
+
+def _decoded_by_tables(model: Model) -> dict[tuple[int, int], bytes]:
+    """Decode the tensors that the metadata `COMPRESSION_METADATA` lists."""
+    made: dict[tuple[int, int], bytes] = {}
+    for k in range(min(model.MetadataLength(), MAX_COUNT)):
+        entry = model.Metadata(k)
+        if entry.Name() != b"COMPRESSION_METADATA":
+            continue
+        data = _bytes_of(model, entry.Buffer())
+        root = flatbuffers.table.Table(data, 4 + flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 4))
+        version = root.Get(number_types.Uint32Flags, at + root.Pos) if (at := root.Offset(4)) else 1
+        _require(version == 1, f"version {version} of COMPRESSION_METADATA; known is 1")
+        for g, listed in enumerate(_tables(root, 6)):
+            _require(g < model.SubgraphsLength(), f"COMPRESSION_METADATA speaks of subgraph {g}")
+            graph = model.Subgraphs(g)
+            for lut in _tables(listed, 4):
+                flags = (number_types.Int32Flags, number_types.Uint32Flags, number_types.Uint8Flags)
+                slots = [(kind, lut.Offset(slot)) for kind, slot in zip(flags, (4, 6, 8), strict=True)]
+                t, values, bits = (lut.Get(kind, at + lut.Pos) if at else 0 for kind, at in slots)
+                _require(0 <= t < graph.TensorsLength(), f"COMPRESSION_METADATA names tensor {t}")
+                table, tensor = _bytes_of(model, values), _coded_tensor(graph.Tensors(t))
+                stride = len(table) // np.dtype(tensor.dtype).itemsize // max(len(tensor.zero_points), 1)
+                with _naming(graph, t):
+                    made[g, t] = by_table(_bytes_of(model, graph.Tensors(t).Buffer()), table, bits, stride, tensor)
+    return made
+
+
+def _tables(table: Any, slot: int) -> list[Any]:
+    """Return the tables in the vector of a field."""
+    at = table.Offset(slot)
+    if not at:
+        return []
+    count, first = table.VectorLen(at), table.Vector(at)
+    _require(count <= len(table.Bytes) // 4, "COMPRESSION_METADATA exceeds its buffer")
+    return [flatbuffers.table.Table(table.Bytes, table.Indirect(first + 4 * k)) for k in range(count)]
+
+
+def _bytes_of(model: Model, j: int) -> bytes:
+    """Return the data of a buffer."""
+    _require(0 <= j < model.BuffersLength(), f"coded data lie in buffer {j} of {model.BuffersLength()}")
+    buffer = model.Buffers(j)
+    return bytes(buffer.DataAsNumpy()) if buffer is not None and buffer.DataLength() > 0 else b""
+
+
+def _coded_tensor(tensor: _Tensor) -> CodedTensor:
+    """Return shape, type and zero points, one for every scale, of a tensor."""
+    shape, q = tuple(int(d) for d in tensor.ShapeAsNumpy()), tensor.Quantization()
+    _require(tensor.Type() in ELEMENT_TYPES, "a coded tensor has an element type that is not supported")
+    _require(0 <= prod(shape) <= MAX_ELEMENTS and min(shape, default=0) >= 0, f"a coded tensor has the shape {shape}")
+    if q is None or q.ScaleLength() == 0:
+        return CodedTensor(shape, ELEMENT_TYPES[tensor.Type()])
+    zeros = q.ZeroPointAsNumpy() if q.ZeroPointLength() else np.zeros(1, "int64")
+    _require(len(zeros) in (1, q.ScaleLength()), f"a coded tensor has {len(zeros)} zero points")
+    each = np.broadcast_to(zeros, q.ScaleLength())
+    return CodedTensor(shape, ELEMENT_TYPES[tensor.Type()], tuple(int(z) for z in each), q.QuantizedDimension())
+
+
+@contextmanager
+def _naming(graph: _SubGraph, tensor: int) -> Iterator[None]:
+    """Let an error of a code name the tensor."""
+    try:
+        yield
+    except MalformedCode as error:
+        raise MalformedModel(f"truncated or corrupt: the coded tensor {graph.names[tensor]}: {error}") from error
+
+
 def original_name(model: Model, tensor: int) -> str:
     """The name that the file itself gives to a tensor of its main subgraph (names may repeat there)."""
-    return _decoded(tflite.Model.Subgraphs(model, 0), tensor)
+    return _name_of(tflite.Model.Subgraphs(model, 0), tensor)
 
 
 _KINDS = {code: name for name, code in vars(tflite.BuiltinOperator).items() if isinstance(code, int)}
@@ -290,7 +418,10 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
     shape = [int(d) for d in tensor.ShapeAsNumpy()]
     _require(len(shape) <= 8 and all(d >= 0 for d in shape), f"tensor {name} has the shape {shape}")
     _require(prod(shape) <= MAX_ELEMENTS, f"tensor {name} has {prod(shape)} elements")
-    _require(0 <= tensor.Buffer() < max(model.BuffersLength(), 1), f"tensor {name} has no buffer")
+    _require(
+        tensor.coded is not None or 0 <= tensor.Buffer() < max(model.BuffersLength(), 1),
+        f"tensor {name} has no buffer",
+    )
     tensor.IsVariable()
     _check_quantization(tensor, name, size)
     buffer = model.Buffers(tensor.Buffer())
@@ -300,7 +431,8 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
             divides = bool(np.all(q.ScaleAsNumpy()))
             _require(divides, f"tensor {name} has a scale of 0: values are divided by it")
         return
-    _require(bool(tensor.bits) or buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
+    fits = bool(tensor.bits) or tensor.coded is not None or buffer.DataLength() <= size
+    _require(fits, f"the data of tensor {name} exceed the file")
     buffer.DataAsNumpy()
     if tensor.Type() in _SIZED and tensor.Sparsity() is None:
         _require(
@@ -325,13 +457,13 @@ def _unique_names(graph: Any) -> list[str]:
     taken: set[str] = set()
     names = []
     for t in range(graph.TensorsLength()):
-        name = _decoded(graph, t)
+        name = _name_of(graph, t)
         names.append(free_name(name if name not in taken else f"{name}_{t}", taken))
         taken.add(names[-1])
     return names
 
 
-def _decoded(graph: Any, t: int) -> str:
+def _name_of(graph: Any, t: int) -> str:
     raw = graph.Tensors(t).Name()
     return raw.decode("utf-8", "replace") if raw else f"tensor_{t}"
 
