@@ -71,10 +71,10 @@ def by_table(coded: bytes, table: bytes, bits: int, stride: int, tensor: CodedTe
     Raises `MalformedCode`.
     """
     _require(1 <= bits <= _MOST_BITS, f"indices of {bits} bits")
-    values, channels = _values(table, tensor), tensor.channels()
     _require(
         len(coded) * 8 >= tensor.elements * bits, f"{len(coded)} bytes for {tensor.elements} indices of {bits} bits"
     )
+    values, channels = _values(table, tensor), tensor.channels()
     each = _bits(coded, tensor.elements * bits).reshape(-1, bits)
     indices = each @ (1 << np.arange(bits)[::-1])
     several = len(tensor.zero_points) > 1
