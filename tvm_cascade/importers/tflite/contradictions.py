@@ -1,4 +1,6 @@
-"""Operators of `.tflite` files that contradict TFLite's specification, and that its kernels compute in ways of their own."""
+"""Find operators in `.tflite` files that contradict TFLite's specification, and that its kernels compute in ways of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _OF_ONE = frozenset(  # operators whose output has the type of their first input
 
 
 def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """What of an operator contradicts the specification; empty where nothing does."""
+    """Return the part of an operator that contradicts the specification; "" for a correct operator."""
     types = tflite.TensorType
     for tensor in (*inputs, *outputs):
         if tensor.qnn_params and tensor.tensor.Type() == types.INT16 and _zero(tensor):

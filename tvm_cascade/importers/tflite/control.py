@@ -1,10 +1,10 @@
-"""Converters of control flow: loops of a fixed number of steps, branches chosen when the network is compiled.
+"""Convert control flow: loops with a fixed step count, branches chosen at compile time.
 
-A loop over rows of lists is one operator (`importers/tflite/scans.py`); others are unrolled.
+A loop over list rows is one operator (`importers/tflite/scans.py`); all other loops are unrolled.
 
-The condition and the body of a WHILE are subgraphs. What the loop carries is a constant (a counter), a value, or a list of
-`tflite_lists`. The condition is computed from the constants, and while it holds the body is converted once more; operators
-on counters are folded as those on shapes are (`tflite_shapes`). A branch by a computed condition computes both of its ways.
+A WHILE's condition and body are subgraphs. It carries constants (such as a counter), values, or lists (`tflite_lists`).
+The condition is computed from the constants, and while true the body is converted once more; operators on counters fold
+like operators on shapes (`tflite_shapes`). A branch with a computed condition computes both ways.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _if(net: Network, op: Operator) -> None:
 
 @converts("CALL_ONCE")
 def _call_once(net: Network, op: Operator) -> None:
-    """What its subgraph assigns is what the variables hold before the first call."""
+    """Set the variables before the first call to the values assigned by a subgraph."""
     net.variables.at_start = True
     _inlined(net, _subgraph(net, net.options(op, tflite.CallOnceOptions).InitSubgraphIndex()), [])
     net.variables.at_start = False
@@ -124,7 +124,7 @@ def _subgraph(net: Network, index: int) -> Any:
 
 
 def _inlined(net: Network, graph: Any, values: Sequence[Carried]) -> list[Carried]:
-    """What a subgraph makes of `values`, its operators converted here."""
+    """Convert a subgraph's operators here, and return its results for `values`."""
     if net.depth >= _MAX_DEPTH:
         raise UnsupportedForm(f"subgraphs more than {_MAX_DEPTH} deep")
     net.unrolled[0] += max(graph.OperatorsLength(), 1)  # a loop of none ends too
@@ -147,7 +147,7 @@ def _converted(inner: Network, values: Sequence[Carried]) -> list[Carried]:
 
 
 def _given(net: Network, tensor: Any) -> Carried:
-    """What a tensor holds, in the form in which another subgraph takes it."""
+    """Return a tensor's contents, in the form for another subgraph."""
     if tensor.tensor_idx in net.parts:
         return net.parts[tensor.tensor_idx]
     if net.has_expr(tensor.tensor_idx):
@@ -158,7 +158,7 @@ def _given(net: Network, tensor: Any) -> Carried:
 
 
 def _take(net: Network, tensor: Any, value: Carried) -> None:
-    """Let a tensor of this subgraph hold `value`."""
+    """Set a tensor in this subgraph to `value`."""
     if isinstance(value, np.ndarray):
         net.fold(tensor, value)
     elif isinstance(value, tuple):
@@ -170,8 +170,7 @@ def _take(net: Network, tensor: Any, value: Carried) -> None:
 
 
 def _as_activation(net: Network, value: Carried, tensor: Any) -> Carried:
-    """A stored constant that the steps replace, as a value: quantized operators take no constants where they take
-    activations."""
+    """Return a stored constant, replaced by later steps, as a value: quantized operators refuse constant activations."""
     if not isinstance(value, np.ndarray) or not tensor.qnn_params or str(value.dtype) not in STORED_TYPES:
         return value
     return net.bb.emit(relax.op.reshape(relax.const(value, str(value.dtype)), list(value.shape)))
@@ -184,7 +183,7 @@ def _holds(net: Network, condition: Carried) -> bool:
 
 
 def _either(net: Network, condition: Value, *ways: Carried) -> Carried:
-    """The result of the first way where the scalar `condition` holds, else that of the second."""
+    """Return the first way's result if the scalar `condition` is true, else the second's."""
     made = [_expression(net, way) for way in ways]
     if len({(str(m.ty.dtype), tuple(int(d) for d in m.ty.shape.values)) for m in made}) > 1:
         raise UnsupportedForm("a branch whose ways have results of different shapes")

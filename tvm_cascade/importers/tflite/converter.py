@@ -59,10 +59,10 @@ _IN_ISLANDS = frozenset((
 
 
 class Refused(Exception):
-    """A network that cannot be imported as it is; the message says why and what to do."""
+    """A network refused by the importer; the message says why, and the remedy."""
 
     def __init__(self, message: str, *at: int, invalid: bool = False) -> None:
-        """`at`: the positions of the operators that are refused; `invalid`: whether they break TFLite's rules."""
+        """Store the refused operators' positions `at`; `invalid` is True if they break TFLite's rules."""
         super().__init__(message)
         self.at = at
         self.invalid = invalid
@@ -72,7 +72,7 @@ _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, 
 
 
 class Converter(Network):
-    """TVM's `OperatorConverter`, corrected; its variables have the names of the model's tensors (`passes.origin`)."""
+    """TVM's `OperatorConverter`, corrected; its variables bear the model's tensor names (`passes.origin`)."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
@@ -83,7 +83,9 @@ class Converter(Network):
         variables: Variables | None = None,
         **kwargs: object,
     ) -> None:
-        """With `missing`, operators that cannot be converted are added to it and give zeros; else they raise."""
+        """Set up the converter. With `missing`, unconvertible operators are added there and give zeros; without it they
+        raise.
+        """
         super().__init__(*args, **kwargs)
         self.variables = variables or self.variables
         self._missing = missing
@@ -130,19 +132,18 @@ class Converter(Network):
             put_states(self)
 
     def _quantizes_wide(self, op: Operator) -> bool:
-        """Whether an operator writes quantized numbers of 32 bits or more, for which the importer has no form."""
+        """Return True if an operator writes quantized numbers with 32 bits or more, beyond the importer."""
         wide = (tflite.TensorType.INT32, tflite.TensorType.INT64)
         return any(t.qnn_params and t.tensor.Type() in wide for t in self.get_output_tensors(op))
 
     def _stand_in(self, op: Operator) -> None:
-        """Bind zeros to the outputs of an operator that cannot be converted, so that later operators are checked too."""
+        """Bind zeros to an unconvertible operator's outputs, so later operators are checked too."""
         for output in self.get_output_tensors(op):
             dtype = self.get_tensor_type_str(output.tensor.Type())
             self.bind(output, relax.op.zeros(self.shape(output), dtype))
 
     def check_unsupported_ops(self) -> None:
-        """Record operators that cannot be converted; refuse those with quantized weights and float activations that have no
-        converter for that."""
+        """Record unconvertible operators; refuse quantized weights beside float activations without a converter."""
         self._absent, self._hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
         refused = {i: name for i, name in self._hybrid.items() if name not in HYBRID}
         if refused:
@@ -153,17 +154,17 @@ class Converter(Network):
             )
 
     def _site(self, op: Operator) -> Site:
-        """An operator as its requirements see it."""
+        """Return an operator in the form for its requirements."""
         name, inputs = self.get_op_code_str(op), self.get_input_tensors(op)
         shapes = [tuple(self.shape(t)) if t.tensor_idx >= 0 else () for t in inputs]
         return Site(name, inputs, self.get_output_tensors(op), shapes, _attributes(op), self._value)
 
     def _value(self, tensor: stock.TensorWrapper) -> np.ndarray | None:
-        """The value of a tensor that is known; None of one that is computed."""
+        """Return a known tensor's value; None for a computed tensor."""
         return None if self.has_expr(tensor.tensor_idx) else np.asarray(self.get_tensor_value(tensor))
 
     def _reason(self, op: Operator, error: Exception) -> str:
-        """What is wrong with an operator: the error's words where they are for readers, else what the operator is made of."""
+        """Return an operator's fault: the error's words if written for readers, else a description of the operator."""
         if isinstance(error, (InvalidForm, *_UNSUPPORTED, Unsupported, Refused)):
             return last_line(error)
         return described(self._site(op))
@@ -196,7 +197,7 @@ _OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if 
 
 
 def _attributes(op: Operator) -> Any:
-    """The operator's table of options; None where the file has none, or one of an unknown type."""
+    """Return the operator's option table; None if absent or with an unknown type."""
     table, name = op.BuiltinOptions(), _OPTIONS.get(op.BuiltinOptionsType(), "")
     if table is None or not hasattr(tflite, name):
         return None

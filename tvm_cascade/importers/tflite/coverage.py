@@ -1,4 +1,4 @@
-"""Find the operators of a `.tflite` file that cannot be converted, before any is converted."""
+"""Find unconvertible operators in a `.tflite` file before any conversion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROL = {"STABLEHLO_WHILE": _LOOP}
 
 
 class Unsupported(Exception):
-    """Operators that cannot be imported: their positions, and their names with what is wrong."""
+    """Unconvertible operators: positions, names and faults."""
 
     def __init__(self, operators: Mapping[int, str]) -> None:
         super().__init__(", ".join(operators.values()))
@@ -27,9 +27,10 @@ class Unsupported(Exception):
 
 
 def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """The operators of `converter`'s subgraph that cannot be converted, as index -> description, and the hybrid ones, with
-    quantized weights and float activations, as index -> name. `known` are the names of operators that have a converter,
-    `quantized` those whose quantized form is supported."""
+    """Return the unconvertible operators in `converter`'s subgraph as index -> description, and the hybrid operators
+    (quantized weights, float activations) as index -> name. `known` are operator names with a converter, `quantized`
+    the names with a quantized form.
+    """
     absent: dict[int, str] = {}
     hybrid: dict[int, str] = {}
     for i in range(converter.subgraph.OperatorsLength()):

@@ -1,7 +1,7 @@
-"""Cuts of `.tflite` files, in the file: its table of operators becomes shorter, its inputs and outputs are other tensors.
+"""Cut `.tflite` files in place: a shorter operator table, with other tensors as inputs and outputs.
 
-Nothing is written anew: offsets of flatbuffers only point forward, so the operators that stay move up in their vector, and
-the new vectors of inputs and outputs follow the end of the file.
+Nothing is serialized anew: flatbuffer offsets only point forward, so kept operators move up in their vector, and new
+vectors for inputs and outputs go behind the file's end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WORD = struct.Struct("<I")
 
 
 def cut_tflite(data: bytes, cut: Cut) -> bytes:
-    """The file `data` with the part of its main subgraph that a cut leaves.
+    """Return the file `data` with its main subgraph cut.
 
-    Raises `MalformedModel` where the file is no model, `UsageError` where it has no such tensors.
+    Raises `MalformedModel` for a file without a model, `UsageError` for unknown tensors.
     """
     model = open_model(data)
     assigns = tflite.BuiltinOperator.ASSIGN_VARIABLE
@@ -32,7 +32,7 @@ def cut_tflite(data: bytes, cut: Cut) -> bytes:
 
 
 def graph_of(model: Model) -> FileGraph:
-    """The main subgraph of a model, whose operators come in the order in which they run."""
+    """Return a model's main subgraph, with operators in execution order."""
     graph: Any = model.Subgraphs(0)
     given = [int(graph.Inputs(k)) for k in range(graph.InputsLength())]
     ops: list[Any] = [graph.Operators(i) for i in range(graph.OperatorsLength())]
@@ -55,7 +55,7 @@ def _names(graph: Any, tensors: list[int]) -> tuple[str, ...]:
 
 
 def with_ends(data: bytes, model: Model, kept: CutOut) -> bytes:
-    """The file with the operators, inputs and outputs of its main subgraph that are kept, or made so."""
+    """Return the file with only the kept operators, inputs and outputs in its main subgraph."""
     graph: Any = model.Subgraphs(0)
     table, made = graph._tab, bytearray(data)
     first = table.Vector(table.Offset(_OPERATORS)) if kept.nodes else 0
@@ -76,8 +76,7 @@ def with_ends(data: bytes, model: Model, kept: CutOut) -> bytes:
 
 
 def _replace_unused_codes(made: bytearray, model: Model, used: set[int]) -> None:
-    """Let the entries of operator codes that no operator has any more be those of one in use: interpreters refuse a file
-    that lists an operator which they lack."""
+    """Overwrite unused operator codes with a used one: interpreters refuse a file that lists an unknown operator."""
     others: list[Any] = [model.Subgraphs(g) for g in range(1, model.SubgraphsLength())]
     used |= {int(graph.Operators(i).OpcodeIndex()) for graph in others for i in range(graph.OperatorsLength())}
     table = model._tab

@@ -1,6 +1,7 @@
-"""The forms of TFLite's operators: how many inputs they have, which of them are constants, which attributes they need, and what
-they require of both. `check_form` holds an operator to its form before anything converts it, so that whatever breaks it is
-refused in a sentence of this project, and not where the importer trips over it.
+"""The forms of TFLite's operators: input counts, constant inputs, needed attributes, and requirements.
+
+`check_form` holds an operator to its form before any conversion, so a faulty file is refused in our words, not by an
+importer's crash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _INTEGERS = ("int32", "int64")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an operator of one kind looks like."""
+    """The form of one operator kind."""
 
     inputs: tuple[int, int]  # fewest and most
     options: str = ""  # the table of attributes that it cannot be without, such as Conv2DOptions
@@ -31,7 +32,7 @@ class Form:
 
 
 def check_form(site: Site) -> None:
-    """Raise `InvalidForm` where an operator breaks TFLite's rules, `UnsupportedForm` where it needs what is not supported."""
+    """Raise `InvalidForm` for an operator against TFLite's rules, `UnsupportedForm` for an unsupported one."""
     form = FORMS.get(site.name)
     if form is None:
         return

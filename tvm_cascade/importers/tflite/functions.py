@@ -1,5 +1,6 @@
-"""Converters of TFLite operators that compute, pad or broadcast, where Relax's importer refuses their quantized form or
-converts their float form wrongly."""
+"""Converters for TFLite operators that compute, pad or broadcast, if Relax's importer refuses the quantized form or
+converts the float form wrongly.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from tvm_cascade.program.quant import STORED_TYPES
 
 
 def _bounded(index: Index, value: Tensor) -> Scalar:
-    """Return an element of `value` as float32 kernels of TFLite bound it: infinities become the largest number, NaN stays."""
+    """Return an element of `value` bounded like in TFLite's float32 kernels: infinity becomes the largest number, NaN
+    stays.
+    """
     largest = tirx.const(float(np.finfo("float32").max), "float32")
     element, least = value[index], -largest
     return tirx.Select(element > largest, largest, tirx.Select(element < least, least, element))
@@ -35,7 +38,7 @@ def _bounded(index: Index, value: Tensor) -> Scalar:
 
 @converts("ELU")
 def _elu(net: Network, op: Operator) -> Value:
-    """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it, of real numbers."""
+    """Compute `relu(x) - relu(1 - exp(x))`, like Relax's importer, on real numbers."""
     x = net.real(net.get_input_tensors(op)[0])
     one = relax.const(1, "float32")
     below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))
@@ -44,7 +47,7 @@ def _elu(net: Network, op: Operator) -> Value:
 
 @converts("L2_NORMALIZATION")
 def _l2_normalization(net: Network, op: Operator) -> Value:
-    """L2 normalization along the last axis. The reference bounds the norm of floats from below by 1e-6."""
+    """Normalize by L2 along the last axis. The reference bounds a float norm from below by 1e-6."""
     tensor = net.get_input_tensors(op)[0]
     x = net.bb.emit(net.real(tensor))
     total = relax.op.sum(relax.op.square(x), axis=len(net.shape(tensor)) - 1, keepdims=True)
@@ -59,8 +62,9 @@ def _l2_normalization(net: Network, op: Operator) -> Value:
 
 @converts("BATCH_MATMUL")
 def _batch_matmul(net: Network, op: Operator) -> Value:
-    """A matmul, which broadcasts batches, of operands transposed as they are stored. They get at least rank 3:
-    a product of rank 2 would be lowered as a fully connected layer, which rounds differently."""
+    """Convert a matmul with broadcast batches, on operands transposed in stored form. Operands get rank 3 at least:
+    lowering would take rank 2 for a fully connected layer, which rounds differently.
+    """
     options = net.options(op, tflite.BatchMatMulOptions)
     tensors, operands = net.get_input_tensors(op), []
     for tensor, swapped in zip(tensors, (options.AdjX(), options.AdjY()), strict=True):
@@ -75,7 +79,7 @@ def _batch_matmul(net: Network, op: Operator) -> Value:
 
 
 def _moved(net: Network, tensor: stock.TensorWrapper, shape: list[int], order: list[int] | None) -> Value:
-    """The real numbers of a tensor that is reshaped and transposed as it is stored; a constant is folded."""
+    """Return a tensor's real numbers, reshaped and transposed in stored form; fold a constant."""
     if net.has_expr(tensor.tensor_idx):
         value = net.get_expr(tensor.tensor_idx)
         if net.shape(tensor) != shape:
@@ -90,7 +94,7 @@ def _moved(net: Network, tensor: stock.TensorWrapper, shape: list[int], order: l
 
 @converts("BROADCAST_TO")
 def _broadcast_to(net: Network, op: Operator) -> Value:
-    """A broadcast, of stored values where they are quantized."""
+    """Broadcast stored values of a quantized tensor, else real ones."""
     x, shape = net.get_input_tensors(op)
     return relax.op.broadcast_to(net.get_tensor_expr(x), net.ints(shape))
 
@@ -120,7 +124,7 @@ def _dequantized_constant(net: Network, tensor: Any) -> Value:
 
 @converts("QUANTIZE")
 def _quantize(net: Network, op: Operator) -> Value:
-    """Stored integers from or to int32, which no island holds, are requantized here."""
+    """Requantize stored integers from or to int32 here, since no island holds int32."""
     source, output = net.get_input_tensors(op)[0], net.get_output_tensors(op)[0]
     given, made = (net.get_tensor_type_str(t.tensor.Type()) for t in (source, output))
     if "int32" not in (given, made):
@@ -147,7 +151,7 @@ _REDUCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
 
 @converts(*_REDUCTIONS)
 def _reduced(net: Network, op: Operator) -> Value:
-    """A reduction along axes that may be named from the end, and twice, which the importer refuses."""
+    """Reduce along axes that may be negative or repeated, which the importer refuses."""
     data, axis = net.get_input_tensors(op)
     count = len(net.shape(data))
     along = sorted({a % count for a in net.ints(axis)}) if count else []
@@ -163,7 +167,7 @@ def _reduced(net: Network, op: Operator) -> Value:
 
 
 def _mean_of_integers(net: Network, data: stock.TensorWrapper, along: list[int], kept: bool) -> Value:
-    """A mean of int32 as the reference has it: the sum of 64 bits, divided toward zero."""
+    """Compute an int32 mean like the reference: a 64-bit sum, divided toward zero."""
     value, shape = net.bb.emit(net.get_tensor_expr(data)), net.shape(data)
     reduced = [1 if axis in along else extent for axis, extent in enumerate(shape)]
     mean = Emitter(net.bb, {}, "mean").call("mean", IntegerMean(tuple(shape), tuple(along)), [value])
@@ -172,7 +176,7 @@ def _mean_of_integers(net: Network, data: stock.TensorWrapper, along: list[int],
 
 @converts("DIV")
 def _div(net: Network, op: Operator) -> Value:
-    """Quotients by a constant that holds 0 end at the largest float, as the reference bounds every result."""
+    """Divide; quotients by a constant with a 0 end at the largest float, the reference's bound on all results."""
     divisor, output = net.get_input_tensors(op)[1], net.get_output_tensors(op)[0]
     result = net._convert_elemwise(op, relax.op.divide)
     if output.tensor.Type() != tflite.TensorType.FLOAT32 or net.has_expr(divisor.tensor_idx):
@@ -186,7 +190,7 @@ def _div(net: Network, op: Operator) -> Value:
 
 @converts("SQUARED_DIFFERENCE")
 def _squared_difference(net: Network, op: Operator) -> Value:
-    """A product, for integers too, which have no powers."""
+    """Convert to a product, for integers too, which have no powers."""
     if net.get_output_tensors(op)[0].qnn_params:
         return net.convert_squared_difference(op)
     difference = net.bb.emit(net._convert_elemwise(op, relax.op.subtract))
@@ -195,7 +199,7 @@ def _squared_difference(net: Network, op: Operator) -> Value:
 
 @converts("CUMSUM")
 def _cumsum(net: Network, op: Operator) -> Value:
-    """A reversed sum is that of the reversed tensor."""
+    """Convert a running sum; reverse the tensor for a reversed sum."""
     data, axis = net.get_input_tensors(op)
     options, dtype = net.options(op, tflite.CumsumOptions), net.get_tensor_type_str(data.tensor.Type())
     shape, (along,) = net.shape(data), net.ints(axis)
@@ -207,7 +211,7 @@ def _cumsum(net: Network, op: Operator) -> Value:
 
 @converts("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
 def _resized(net: Network, op: Operator) -> Value:
-    """The reference copies what is stored: an output of another scale than the input's is not rescaled."""
+    """Resize stored values: the reference copies them, without rescaling to the output's scale."""
     linear = net.get_op_code_str(op) == "RESIZE_BILINEAR"
     options = net.options(op, tflite.ResizeBilinearOptions if linear else tflite.ResizeNearestNeighborOptions)
     if options.AlignCorners() and options.HalfPixelCenters():
@@ -222,7 +226,7 @@ def _resized(net: Network, op: Operator) -> Value:
 
 
 def _resize_nearest_by_both(net: Network, linear: bool, op: Operator) -> Value:
-    """A nearest resize with align_corners and half_pixel_centers, which Relax lacks: rows and columns are gathered."""
+    """Resize nearest with align_corners and half_pixel_centers, absent from Relax: gather rows and columns."""
     if linear:
         raise InvalidForm("align_corners and half_pixel_centers at once")
     data, size = net.get_input_tensors(op)
@@ -236,7 +240,7 @@ def _resize_nearest_by_both(net: Network, linear: bool, op: Operator) -> Value:
 
 @converts("TOPK_V2")
 def _top_k(net: Network, op: Operator) -> Value:
-    """Values and places along the last axis, among equals the first ones, as the reference orders them."""
+    """Return largest values and indices along the last axis, first among equals, in the reference's order."""
     data, count = net.get_input_tensors(op)
     (k,), shape = net.ints(count), net.shape(data)
     if not shape or not 0 < k <= shape[-1]:
@@ -247,7 +251,7 @@ def _top_k(net: Network, op: Operator) -> Value:
 
 @converts("GELU")
 def _gelu(net: Network, op: Operator) -> Value:
-    """Corrects that the importer ignores the option `approximate` and refuses quantized operators."""
+    """Convert GELU with its option `approximate`, ignored by the importer, and in quantized form, refused there."""
     tensor = net.get_input_tensors(op)[0]
     approximate = op.BuiltinOptions() is not None and net.options(op, tflite.GeluOptions).Approximate()
     return net.stored((relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(net.real(tensor)), op)
@@ -255,7 +259,7 @@ def _gelu(net: Network, op: Operator) -> Value:
 
 @converts("SQRT")
 def _sqrt(net: Network, op: Operator) -> Value:
-    """The reference rounds the quantized root toward zero."""
+    """Convert the square root; the reference rounds a quantized root toward zero."""
     tensor, output = net.get_input_tensors(op)[0], net.get_output_tensors(op)[0]
     root = relax.op.sqrt(net.real(tensor))
     if not output.qnn_params:
@@ -266,14 +270,16 @@ def _sqrt(net: Network, op: Operator) -> Value:
 
 @converts("REVERSE_V2")
 def _reverse(net: Network, op: Operator) -> Value:
-    """A strided slice with steps of -1 along all given axes, where the importer supports one; stored values stay."""
+    """Reverse by a strided slice with steps of -1 along all given axes, where the importer supports one; values stay
+    stored.
+    """
     data, axes = net.get_input_tensors(op)
     shape = net.shape(data)
     return _reversed(net, net.get_tensor_expr(data), shape, sorted({a % len(shape) for a in net.ints(axes)}))
 
 
 def _reversed(net: Network, value: Value, shape: list[int], along: list[int]) -> Value:
-    """A value of `shape` with the order of elements along axes reversed."""
+    """Reverse a value of `shape` along axes."""
     return relax.op.strided_slice(
         value,
         axes=along,
@@ -285,7 +291,7 @@ def _reversed(net: Network, value: Value, shape: list[int], along: list[int]) ->
 
 @converts("SOFTMAX")
 def _softmax(net: Network, op: Operator) -> Value:
-    """The importer drops beta: here it multiplies the logits."""
+    """Multiply the logits by beta, which the importer drops."""
     options = net.options(op, tflite.SoftmaxOptions)
     logits = net.real(net.get_input_tensors(op)[0])
     if options.Beta() != 1.0:
@@ -295,7 +301,7 @@ def _softmax(net: Network, op: Operator) -> Value:
 
 @converts("RELU_0_TO_1")
 def _relu_0_to_1(net: Network, op: Operator) -> Value:
-    """A clip to [0, 1]; the importer refuses quantized operators."""
+    """Clip to [0, 1]; the importer refuses quantized operators."""
     return net.stored(relax.op.clip(net.real(net.get_input_tensors(op)[0]), min=0, max=1), op)
 
 
@@ -315,13 +321,13 @@ def _pad(net: Network, op: Operator) -> Value:
 
 @converts("AVERAGE_POOL_2D")
 def _average_pool(net: Network, op: Operator) -> Value:
-    """The average of stored values, whatever their scales, without the padding, as the reference computes it."""
+    """Average stored values, regardless of scales, without padding, like the reference."""
     return net.convert_pool2d(op, pool_type="average")
 
 
 @converts("PRELU")
 def _prelu(net: Network, op: Operator) -> Value:
-    """One slope per channel becomes `prelu`; the importer flattens all slopes and refuses quantized operators."""
+    """Convert slopes per channel to `prelu`; the importer flattens all slopes and refuses quantized operators."""
     x, slopes = net.get_input_tensors(op)
     shape, given = net.shape(x), net.shape(slopes)
     data, alpha = net.real(x), net.real(slopes)

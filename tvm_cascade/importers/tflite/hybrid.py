@@ -1,6 +1,8 @@
-"""Converters of hybrid operators, whose activations are float and whose weights are int8: what TFLite's converter makes of a
-network that it quantizes without data ("dynamic range"). They compute as the reference does, on activations that are stored as
-int8 for the one operator (`passes.integer.hybrid`)."""
+"""Converters for hybrid operators, with float activations and int8 weights, as written by TFLite's converter without
+data ("dynamic range").
+
+The reference quantizes activations to int8 for each single operator (`passes.integer.hybrid`); so do these.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tvm_cascade.passes.main_rewriting import Value, relax
 
 
 def _hybrid_weights(net: Network, weights: Any, bias: Any, axis: int) -> HybridWeights:
-    """The int8 weights of an operator, whose output channels are along `axis`, and its bias."""
+    """Return an operator's int8 weights, with output channels along `axis`, and its bias."""
     data = _bytes(net, weights)
     scales = np.asarray(weights.qnn_params["scale"].value.numpy(), "float32").reshape(-1)
     channels = data.shape[axis]
@@ -34,7 +36,7 @@ def _hybrid_weights(net: Network, weights: Any, bias: Any, axis: int) -> HybridW
 
 
 def _bytes(net: Network, weights: Any) -> np.ndarray:
-    """The constant int8 weights of a tensor whose zero point is 0."""
+    """Return a tensor's constant int8 weights with zero point 0."""
     data = None if net.has_expr(weights.tensor_idx) else np.asarray(net.get_tensor_value(weights))
     if data is None or data.dtype != np.int8 or weights.qnn_params["zero_point"].value.numpy().any():
         raise UnsupportedForm("float activations with weights that are no int8 constants of zero point 0")
@@ -77,7 +79,7 @@ def _hybrid_matmul(net: Network, op: Operator) -> Value:
 @converts_hybrid("EMBEDDING_LOOKUP")
 @converts("EMBEDDING_LOOKUP")
 def _lookup(net: Network, op: Operator) -> Value:
-    """Rows of a table, as real numbers where only the table is quantized. (The importer takes the places for the table.)"""
+    """Look up table rows, dequantized if only the table is quantized. (The importer swaps indices and table.)"""
     places, table = net.get_input_tensors(op)
     extent = net.shape(table)[0]
     rows = relax.op.take(net.get_tensor_expr(table), net.places(places, extent), axis=0, mode="fast")
@@ -131,7 +133,7 @@ def _emitter(net: Network, op: Operator) -> Emitter:
 def _padding(
     extents: list[int], size: tuple[int, ...], strides: tuple[int, int], dilation: tuple[int, int], same: bool
 ) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right."""
+    """Return the padding: top, left, bottom, right."""
     rows, columns = (
         max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0) if same else 0
         for n, k, s, d in zip(extents, size, strides, dilation, strict=True)

@@ -1,4 +1,4 @@
-"""What a network of a `.tflite` file holds while it is converted: its states between calls, and parts of lists."""
+"""The values of a `.tflite` network during conversion: states between calls, and list parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recur
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A state of a file: its name, and the tensor of the main subgraph that holds it when a call begins."""
+    """A state in a file: its name, and its main-subgraph tensor at the start of a call."""
 
     name: str
     tensor: int
@@ -24,18 +24,18 @@ class FileState:
 
 
 def tensor_key(tensor: int) -> Key:
-    """The key of the state that a recurrent operator keeps in a tensor."""
+    """Return the key for a recurrent operator's state tensor."""
     return b"", str(tensor).encode()
 
 
 class Variables:
-    """What the variables of a network hold while it is converted: an array, or a value of Relax."""
+    """A network's variables during conversion: arrays or Relax values."""
 
     def __init__(
         self, states: tuple[FileState, ...] = (), stateless: bool = False, unrolled: bool = False, like: str = ""
     ) -> None:
-        """With `stateless`, recurrent operators begin every call anew, those in loops with the first step. Loops are written
-        out if `unrolled`; `like` names the library by which operators round, see `lower_quantized.LIKE_ATTR`.
+        """Set up the variables. With `stateless`, recurrent operators restart in every call, in loops at the first
+        step. Loops are unrolled if `unrolled`; `like` names the library for rounding, see `lower_quantized.LIKE_ATTR`.
         """
         self.stateless, self.unrolled, self.like = stateless, unrolled, like
         self.states: Mapping[Key, FileState] = {state.key: state for state in states}
@@ -44,7 +44,7 @@ class Variables:
         self.at_start = False  # while what CALL_ONCE runs is converted
 
     def declared(self, sizes: Mapping[str, int]) -> tuple[State, ...]:
-        """The states, with what they hold before the first call; `sizes` are their bytes by name."""
+        """Return the states with initial values; `sizes` are their bytes by name."""
         found: list[State] = []
         for key, state in self.states.items():
             first = self.initial.get(key)
@@ -59,13 +59,13 @@ class Variables:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive rows of a list: a constant, or a value whose first axis they are."""
+    """Consecutive list rows: a constant, or a value with rows along its first axis."""
 
     rows: int
     value: np.ndarray | Value
 
     def cut(self, begin: int, end: int) -> np.ndarray | Value:
-        """Its rows from `begin` to `end`."""
+        """Return the rows from `begin` to `end`."""
         if end - begin == self.rows:
             return self.value
         if isinstance(self.value, np.ndarray):
@@ -73,6 +73,6 @@ class Part:
         return relax.op.strided_slice(self.value, axes=[0], begin=[begin], end=[end])
 
     def expression(self) -> Value:
-        """It as a value of Relax."""
+        """Return the part as a Relax value."""
         constant = isinstance(self.value, np.ndarray)
         return relax.const(np.ascontiguousarray(self.value), str(self.value.dtype)) if constant else self.value

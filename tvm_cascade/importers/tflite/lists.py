@@ -1,9 +1,8 @@
-"""Lists of tensors inside of loops, as TFLite's converter writes them: tensors of which every step replaces a row.
+"""Lists in loops, in the form of TFLite's converter: tensors with one row replaced in every step.
 
-A step cuts the rows before and after its own out of the list (SLICE) and joins them with the new one (CONCATENATION), or
-writes it by DYNAMIC_UPDATE_SLICE. An unrolled loop would copy the list at every step, and slices before the first row and
-behind the last are empty. So such tensors are not emitted but kept as parts, which are stretches of rows, until something
-else reads them.
+A step cuts the rows before and after its own out of the list (SLICE) and joins them around the new row (CONCATENATION),
+or uses DYNAMIC_UPDATE_SLICE. An unrolled loop would copy the list in every step, and slices at either end are empty. So
+such tensors are not emitted, but kept as parts, stretches of rows, until another operator reads the list.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tvm_cascade.passes.main_rewriting import Value, relax
 
 @converts("CONCATENATION")
 def _concatenation(net: Network, op: Operator) -> Value | None:
-    """A concatenation; in a loop one of rows becomes a list."""
+    """Convert a concatenation; in a loop a concatenation of rows becomes a list."""
     tensors, output = net.get_input_tensors(op), net.get_output_tensors(op)[0]
     options = net.options(op, tflite.ConcatenationOptions)
     if not any(t.tensor_idx in net.parts for t in tensors):
@@ -36,7 +35,7 @@ def _concatenation(net: Network, op: Operator) -> Value | None:
 
 @converts("SLICE")
 def _slice(net: Network, op: Operator) -> Value | None:
-    """A slice; in a loop one of whole rows becomes a list, which may be empty."""
+    """Convert a slice; in a loop a slice of whole rows becomes a list, possibly empty."""
     data, *operands = net.get_input_tensors(op)
     if not net.nested or any(net.has_expr(t.tensor_idx) for t in operands):
         return net.convert_slice(op)
@@ -54,7 +53,7 @@ def _slice(net: Network, op: Operator) -> Value | None:
 
 @converts("DYNAMIC_UPDATE_SLICE")
 def _update(net: Network, op: Operator) -> Value | None:
-    """Whole rows of a list replaced, at a place that is known when the network is compiled."""
+    """Replace whole list rows at a position known at compile time."""
     data, update, place = net.get_input_tensors(op)
     if net.has_expr(place.tensor_idx):
         raise UnsupportedForm("an update at a computed place")
@@ -69,7 +68,7 @@ def _update(net: Network, op: Operator) -> Value | None:
 
 
 def _rescales(net: Network, tensors: Sequence[Any], output: Any) -> bool:
-    """Whether a concatenation of stored values may have to rescale one."""
+    """Return True if a concatenation of stored values may have to rescale an operand."""
     kinds = {
         (float(q["scale"].value.numpy().reshape(-1)[0]), int(q["zero_point"].value.numpy().reshape(-1)[0]))
         for q in (t.qnn_params for t in (*tensors, output))
@@ -79,7 +78,7 @@ def _rescales(net: Network, tensors: Sequence[Any], output: Any) -> bool:
 
 
 def _rows(net: Network, tensor: Any) -> tuple[Part, ...]:
-    """The parts of any tensor: of one that is no list, itself."""
+    """Return any tensor's parts: a tensor without a list is its only part."""
     parts = net.parts.get(tensor.tensor_idx)
     if parts is not None:
         return parts
@@ -91,7 +90,7 @@ def _rows(net: Network, tensor: Any) -> tuple[Part, ...]:
 
 
 def _cut(net: Network, parts: Sequence[Part], begin: int, end: int) -> Iterator[Part]:
-    """The rows from `begin` to `end`."""
+    """Yield the rows from `begin` to `end`."""
     at = 0
     for part in parts:
         first, last = max(begin - at, 0), min(end - at, part.rows)

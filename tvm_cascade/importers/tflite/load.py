@@ -39,7 +39,9 @@ def load_tflite(
     unrolled: bool = False,
     like: str = "",
 ) -> tvm.IRModule:
-    """See `tvm_cascade.frontend.load`. Inputs that are `fixed` stay parameters of the module, which read as constants."""
+    """Load a `.tflite` file, see `tvm_cascade.frontend.load`. Inputs in `fixed` stay module parameters, but read as
+    constants.
+    """
     try:
         model = open_model(data)
         states = file_states(model, recurrent=not stateless)
@@ -98,14 +100,14 @@ def _unsupported(
 
 
 def _until_in_front(model: Model, refused: Collection[int]) -> Remedy:
-    """The remedy for operators that cannot be imported, given by position in the file: the `--until` in front of them."""
+    """Return the remedy for unconvertible operators at these positions: the `--until` in front."""
     graph = graph_of(model)
     return until_in_front(graph, behind(graph, refused), refused)
 
 
 @cache
 def supported_operators() -> tuple[str, ...]:
-    """Names of the TFLite operators that can be imported, in alphabetic order."""
+    """Return the names of importable TFLite operators, in alphabetic order."""
     return tuple(sorted(Converter(None, None, None, None).convert_map))
 
 
@@ -134,9 +136,9 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
 
 
 def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
-    """`spec` with the output shapes that the imported operators compute. Raises `LoadError` where they contradict the
-    declared ones; an extent that the file leaves open (-1 in its signature, 1 in its shape) may be any, and so may a shape
-    that it leaves empty."""
+    """Return `spec` with output shapes computed by the imported operators. Raises `LoadError` against declared shapes;
+    an open extent (-1 in the signature, 1 in the shape) or an empty shape may be anything.
+    """
     graph = model.Subgraphs(0)
     result: Any = mod["main"].ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
@@ -160,7 +162,7 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
 
 
 def _producer(model: Model, tensor: int) -> tuple[int, str]:
-    """The position and TFLite's name of the operator that computes a tensor."""
+    """Return the position and TFLite name of the operator that computes a tensor."""
     graph: Any = model.Subgraphs(0)
     for at in range(graph.OperatorsLength()):
         op = graph.Operators(at)
@@ -170,7 +172,7 @@ def _producer(model: Model, tensor: int) -> tuple[int, str]:
 
 
 def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:
-    """`spec` with the input shapes in `wanted` for extents that the file leaves open; an open leading batch is 1."""
+    """Return `spec` with the input shapes `wanted` for open extents; an open leading batch is 1."""
     check_inputs(wanted, [s.name for s in spec.inputs])
     graph = model.Subgraphs(0)
     known = [_known_shape(graph.Tensors(graph.Inputs(k)), declared) for k, declared in enumerate(spec.inputs)]
@@ -196,11 +198,11 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
 
 
 def _known_shape(tensor: Any, declared: TensorSpec) -> tuple[int, ...]:
-    """The shape of an input, with -1 for each extent that the file leaves open."""
+    """Return an input's shape, with -1 for each open extent."""
     known = _signature(tensor)
     return known if len(known) == len(declared.shape) else declared.shape
 
 
 def _signature(tensor: Any) -> tuple[int, ...]:
-    """The shape of a tensor with -1 for each extent that the file leaves open; empty where it does not say."""
+    """Return a tensor's shape with -1 for each open extent; empty if the file does not say."""
     return tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()

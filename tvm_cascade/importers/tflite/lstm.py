@@ -1,9 +1,9 @@
-"""Converters of LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM. The network keeps their states between
-calls, as TFLite's interpreter does, or they start at zero in each (`stateless`). (Relax's importer couples the input gate to the
-forget gate, even if the file does not.)
+"""Converters for LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM. States persist between calls, as
+in TFLite's interpreter, or start at zero (`stateless`). (Relax's importer always couples the input gate to the forget
+gate.)
 
-Float ones become the kernel of `passes.recurrent`. Quantized ones are converted to the integer kernel here, because
-`passes.LowerQuantized` could not derive their arithmetic from a float form.
+Float layers become the kernel in `passes.recurrent`. Quantized layers become the integer kernel here:
+`passes.LowerQuantized` could not derive the arithmetic from a float form.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HIDDEN = 4  # among the intermediates of an operator: the output before any pro
 
 
 class _Places(NamedTuple):
-    """The first of the tensors of each sort, of one direction of an operator."""
+    """The first tensor of each sort, for one direction of an operator."""
 
     weights: int = 1
     recurrent: int = 5
@@ -54,7 +54,7 @@ _FORWARD, _FORWARD_OF_TWO, _BACKWARD = _Places(), _Places(states=35), _Places(18
 @converts("LSTM")
 @converts_hybrid("LSTM")
 def _lstm_step(net: Network, op: Operator) -> Value:
-    """A sequence of one step, of floats or hybrid."""
+    """Convert a one-step sequence, in floats or hybrid."""
     tensors, options = net.get_input_tensors(op), net.options(op, tflite.LSTMOptions)
     if options.KernelType() != tflite.LSTMKernelType.FULL or tensors[0].qnn_params:
         raise UnsupportedForm("an LSTM of one step that is basic, or of integers")
@@ -93,7 +93,7 @@ def _lstm_both_ways(net: Network, op: Operator) -> Value:
 def _float_lstm(
     net: Network, tensors: Sequence[Any], at: _Places, x: Value, options: Any, major: bool, more: Sequence[Any] = ()
 ) -> Value:
-    """The states of all steps of `x` in one direction, with weights of `more` input."""
+    """Return the states for all steps of `x` in one direction, with weights for `more` input."""
     coupled = tensors[at.weights].tensor_idx < 0
     used = [k for k in range(4) if k or not coupled]
     by_input, by_state, shifts = ([tensors[first + k] for k in used] for first in (at.weights, at.recurrent, at.biases))
@@ -146,7 +146,7 @@ def _check_lstm(net: Network, tensors: Sequence[Any]) -> None:
 
 
 def _peepholes(net: Network, tensors: Sequence[Any], used: Sequence[int]) -> np.ndarray | None:
-    """The weights by which gates look at the cell, [1, 3, units], those of a coupled gate zero; None without any."""
+    """Return the peephole weights, [1, 3, units], zero for a coupled gate; None without any."""
     wanted = [k for k in range(3) if k or 0 in used]
     given = [k for k, t in enumerate(tensors) if t.tensor_idx >= 0]
     if not given:
@@ -158,13 +158,13 @@ def _peepholes(net: Network, tensors: Sequence[Any], used: Sequence[int]) -> np.
 
 
 def _peephole(net: Network, tensor: Any) -> np.ndarray:
-    """The weights of a peephole as floats."""
+    """Return a peephole's weights as floats."""
     data = np.asarray(net.get_tensor_value(tensor))
     return data.astype("float32") * scale_of(tensor) if tensor.qnn_params else data
 
 
 def _integer_lstm(net: Network, op: Operator, tensors: list[Any], options: Any) -> Value:
-    """An LSTM of int8 with an int16 cell state, in the reference's arithmetic."""
+    """Convert an int8 LSTM with an int16 cell state, in the reference's arithmetic."""
     output, hidden = net.get_output_tensors(op)[0], _hidden(net, op)
     state, cell = tensors[_FORWARD.states : _FORWARD.states + 2]
     for tensor, what, dtype in ((tensors[0], "input", "int8"), (state, "state", "int8"), (cell, "cell", "int16")):
@@ -211,8 +211,9 @@ def _integer_lstm(net: Network, op: Operator, tensors: list[Any], options: Any) 
 
 
 def _projection(net: Network, tensors: list[Any], hidden: Any, clip: float) -> Projection | None:
-    """The projection of an integer LSTM, from its units in the quantization of `hidden` to its state. The reference takes
-    the zero point of `hidden` from the units in front of a projection, where it adds it to an output, and adds it back."""
+    """Return an integer LSTM's projection, from units quantized like `hidden` to its state; None without one. The
+    reference adds `hidden`'s zero point to an output, takes it off in front of a projection, and adds it back.
+    """
     matrix, shift = tensors[_FORWARD.projection : _FORWARD.projection + 2]
     if matrix.tensor_idx < 0:
         return None
@@ -226,7 +227,7 @@ def _projection(net: Network, tensors: list[Any], hidden: Any, clip: float) -> P
 
 
 def _hidden(net: Network, op: Operator) -> Any:
-    """The intermediate tensor whose scale and zero point the output is computed with."""
+    """Return the intermediate tensor with the output's scale and zero point."""
     index = op.Intermediates(_HIDDEN) if op.IntermediatesLength() > _HIDDEN else -1
     hidden = net.get_tensors([index])[0] if 0 <= index < net.subgraph.TensorsLength() else None
     if hidden is None or not hidden.qnn_params:

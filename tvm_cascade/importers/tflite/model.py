@@ -1,14 +1,13 @@
-"""Validated access to a TFLite flatbuffer, by subclasses of the classes that Relax's importer reads it through.
+"""Validated access to a TFLite flatbuffer, by subclasses of the accessors used in Relax's importer.
 
-The importer reads the file through the `tflite` package. Five defects there are corrected by subclassing its accessors, so
-that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
-alias), constants that lie behind the flatbuffer are found, constants of 4 and 2 bits, types that the package does not know,
-are read as int8 (LiteRT computes them so), `BuiltinCode` is the larger of the new and the old field (the package ignores the
-new one below 127, so PAD of a new file reads as ADD), and vectors that the file leaves out, such as the shape of a scalar,
-are empty (the package gives the number 0).
+The importer reads through the `tflite` package. Subclasses correct five defects there, without patching global state:
+duplicate tensor names are made unique (the importer's table is keyed by name); constants behind the flatbuffer are
+found; 4-bit and 2-bit constants, unknown to the package, are read as int8, like LiteRT; `BuiltinCode` is the larger of
+the new and the old field (the package ignores new values below 127, so a new file's PAD reads as ADD); and absent
+vectors, such as a scalar's shape, are empty (the package gives the number 0).
 
-Flatbuffers carry no checksum. `check_model` follows every offset that the importer will follow, within bounds on counts
-and sizes, before the importer sees the file.
+Flatbuffers carry no checksum. `check_model` follows every offset the importer will follow, within bounds on counts and
+sizes, before the importer sees the file.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class _OperatorCode(tflite.OperatorCode):
 
 
 def _vector(read: Callable[[Any], Any]) -> Callable[[Any], np.ndarray]:
-    """Return an accessor of a vector of int32 that gives an empty array where the file has none."""
+    """Return an accessor for an int32 vector that gives an empty array for an absent one."""
 
     def accessor(self: Any) -> np.ndarray:
         values = read(self)
@@ -139,7 +138,7 @@ class _DecodedBuffer:
 
 
 class _SmallIntegers(_Buffer):
-    """A buffer of constants of 4 or 2 bits, low bits first, read as int8."""
+    """A buffer with 4-bit or 2-bit constants, low bits first, read as int8."""
 
     __slots__ = ("bits", "count")
 
@@ -172,8 +171,9 @@ class _SubGraph(tflite.SubGraph):
 
 
 class Model(tflite.Model):
-    """`tflite.Model` with the defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
-    are read once."""
+    """`tflite.Model` with the defects in the module's docstring corrected; subgraphs, tensors and operator kinds are
+    read once.
+    """
 
     __slots__ = ("_coded", "_decoded", "_graphs", "_kinds", "_small")
 
@@ -201,7 +201,7 @@ class Model(tflite.Model):
 
     @property
     def small_floats(self) -> set[str]:
-        """Return the kinds of floats of 16 bits that the file has constants of."""
+        """Return the kinds of 16-bit floats among the file's constants."""
         graphs = [self.Subgraphs(j) for j in range(self.SubgraphsLength())]
         tensors = [g.Tensors(i) for g in graphs if g is not None for i in range(g.TensorsLength())]
         held = {t.Type() for t in tensors if t is not None and self.Buffers(t.Buffer()).DataLength() > 0}
@@ -225,14 +225,14 @@ class Model(tflite.Model):
 
 
 def _as(kind: type, plain: Any) -> Any:
-    """The flatbuffers table of `plain` as an object of the class `kind`."""
+    """Return the flatbuffers table of `plain` as an object of the class `kind`."""
     table = kind()
     table.Init(plain._tab.Bytes, plain._tab.Pos)
     return table
 
 
 def open_model(data: bytes) -> Model:
-    """The model in `data`.
+    """Open the model in `data`.
 
     Raises
     ------
@@ -358,7 +358,7 @@ def _naming(graph: _SubGraph, tensor: int) -> Iterator[None]:
 
 
 def original_name(model: Model, tensor: int) -> str:
-    """The name that the file itself gives to a tensor of its main subgraph (names may repeat there)."""
+    """Return the file's own name for a main-subgraph tensor (names may repeat there)."""
     return _name_of(tflite.Model.Subgraphs(model, 0), tensor)
 
 
@@ -382,7 +382,7 @@ def _kind(code: _OperatorCode) -> str:
 
 
 def check_model(model: Model, size: int) -> None:
-    """Raise `MalformedModel` where an offset, count or size that the importer reads is wrong; `size`: bytes of the file."""
+    """Raise `MalformedModel` for a wrong offset, count or size in the importer's reach; `size`: bytes of the file."""
     _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
     _require(model.BuffersLength() * 4 <= size and model.BuffersLength() <= MAX_COUNT, "its buffers exceed the file")
     codes = model.OperatorCodesLength()

@@ -1,4 +1,4 @@
-"""Converters of TFLite operators that move values, where Relax's importer refuses them, is wrong or too slow."""
+"""Converters for TFLite operators that move values, if Relax's importer refuses them, is wrong or too slow."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def _arg(net: Network, op: Operator) -> Value:
 
 @converts("CAST")
 def _cast(net: Network, op: Operator) -> Value:
-    """To the type of the output, as TFLite casts: it reads no attribute, and some files have them wrong."""
+    """Cast to the output's type, like TFLite: attributes are ignored, and wrong in some files."""
     source, made = net.get_input_tensors(op)[0], net.get_output_tensors(op)[0]
     return relax.op.astype(net.get_tensor_expr(source), net.get_tensor_type_str(made.tensor.Type()))
 
 
 @converts("GATHER")
 def _gather(net: Network, op: Operator) -> Value:
-    """With batch dimensions, batches are flattened into the gathered axis and each batch's indices offset into it.
-    (The importer checks constant indices in Python, one by one for every output element.)"""
+    """Convert a gather; flatten batch dimensions into the gathered axis and offset each batch's indices. (The importer
+    checks constant indices in Python, one by one for every output element.)
+    """
     data, indices = net.get_input_tensors(op)
     options = net.options(op, tflite.GatherOptions)
     shape, given = net.shape(data), net.shape(indices)
@@ -62,8 +63,9 @@ def _gather(net: Network, op: Operator) -> Value:
 
 @converts("GATHER_ND")
 def _gather_nd(net: Network, op: Operator) -> Value:
-    """Indices of several axes become indices into one axis, to which these are flattened. Computed ones are held within
-    their axes first: the reference refuses to run with others."""
+    """Convert indices into several axes to indices into one flattened axis. Clamp computed indices to their axes first:
+    the reference refuses indices outside.
+    """
     data, indices = net.get_input_tensors(op)
     shape, extent = net.shape(data), net.shape(indices)[-1]
     extents = shape[:extent]
@@ -83,7 +85,7 @@ def _gather_nd(net: Network, op: Operator) -> Value:
 
 @converts("SCATTER_ND")
 def _scatter_nd(net: Network, op: Operator) -> Value:
-    """Gather every element from the updates, behind which a row of zeros lies for places that no index names."""
+    """Gather every element from the updates, followed by a zero row for places without an index."""
     indices, updates, _ = net.get_input_tensors(op)
     output = net.get_output_tensors(op)[0]
     if output.qnn_params:
@@ -107,7 +109,7 @@ def _scatter_nd(net: Network, op: Operator) -> Value:
 
 @converts("MIRROR_PAD")
 def _mirror_pad(net: Network, op: Operator) -> Value:
-    """The symmetric mode, which repeats the edge and which the importer refuses, becomes a gather for each axis."""
+    """Convert the symmetric mode, which repeats the edge and which the importer refuses, to one gather per axis."""
     data, widths = net.get_input_tensors(op)
     pads = net.ints(widths)
     value = net.get_tensor_expr(data)
@@ -126,7 +128,7 @@ def _mirror_pad(net: Network, op: Operator) -> Value:
 
 @converts("PACK")
 def _pack(net: Network, op: Operator) -> Value:
-    """A concatenation of reshaped inputs; the importer counts a negative axis from the wrong rank."""
+    """Concatenate reshaped inputs; the importer counts a negative axis from the wrong rank."""
     inputs = net.get_input_tensors(op)
     shape = net.shape(inputs[0])
     axis = net.options(op, tflite.PackOptions).Axis() % (len(shape) + 1)
@@ -137,7 +139,7 @@ def _pack(net: Network, op: Operator) -> Value:
 
 @converts("SELECT")
 def _select(net: Network, op: Operator) -> Value:
-    """A condition of one axis chooses along the first axis; the importer takes it for one along the last."""
+    """Choose along the first axis by a one-axis condition; the importer chooses along the last."""
     condition, *values = net.get_input_tensors(op)
     chosen, rank = net.get_tensor_expr(condition), len(net.shape(values[0]))
     if len(net.shape(condition)) == 1 < rank:
@@ -147,8 +149,9 @@ def _select(net: Network, op: Operator) -> Value:
 
 @converts("STRIDED_SLICE")
 def _strided_slice(net: Network, op: Operator) -> Value:
-    """A slice as TFLite's kernels take it: ends may count from begins, and a begin mask holds for shrunk axes too, which
-    the importer does otherwise."""
+    """Slice like TFLite's kernels: ends may count from begins, and a begin mask also holds for shrunk axes, against the
+    importer.
+    """
     data, *limits = net.get_input_tensors(op)
     taken = slices(net.options(op, tflite.StridedSliceOptions), net.shape(data), *map(net.ints, limits))
     value, axes = net.get_tensor_expr(data), [k for k, s in enumerate(taken.axes) if not s.whole]
@@ -163,7 +166,7 @@ def _strided_slice(net: Network, op: Operator) -> Value:
 
 @converts("SPLIT")
 def _split(net: Network, op: Operator) -> Value:
-    """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
+    """Split; one part is the input itself (the importer binds a tuple in place of a tensor)."""
     axis, data = net.get_input_tensors(op)
     parts, at = net.options(op, tflite.SplitOptions).NumSplits(), net.ints(axis)[0]
     if parts != op.OutputsLength() or net.shape(data)[at] % parts:
@@ -185,7 +188,7 @@ def _unpack(net: Network, op: Operator) -> Value:
 
 @converts("SPLIT_V")
 def _split_v(net: Network, op: Operator) -> Value | list[Value | None]:
-    """One size may be -1: the rest of the axis. Parts of no elements are left out, which nobody may read."""
+    """Split by sizes; a size of -1 is the rest of the axis. Empty parts are left out, and nobody may read them."""
     data, sizes, axis = net.get_input_tensors(op)
     shape, at = net.shape(data), net.ints(axis)[0]
     extents = net.ints(sizes)
@@ -212,7 +215,7 @@ def _is_read(net: Network, tensor: stock.TensorWrapper) -> bool:
 
 @converts("SQUEEZE")
 def _squeeze(net: Network, op: Operator) -> Value:
-    """Without axes, all of extent 1 are removed; the importer removes none."""
+    """Remove axes; without a list, all axes of extent 1 (the importer removes none)."""
     data = net.get_input_tensors(op)[0]
     shape = net.shape(data)
     options = net.options(op, tflite.SqueezeOptions) if op.BuiltinOptions() is not None else None
@@ -224,8 +227,9 @@ def _squeeze(net: Network, op: Operator) -> Value:
 
 @converts("RESHAPE")
 def _reshape(net: Network, op: Operator) -> Value:
-    """The new shape is the second input, else the attribute new_shape. Where that is computed or there is none, it is the
-    shape that the file gives to the output, if that has as many elements."""
+    """Reshape to the second input, else to the attribute new_shape; if computed or absent, to the output's declared
+    shape, provided the element counts agree.
+    """
     data, *operands = net.get_input_tensors(op)
     options = net.options(op, tflite.ReshapeOptions) if op.BuiltinOptions() is not None else None
     count, wanted = prod(net.shape(data)), None
@@ -244,7 +248,7 @@ def _reshape(net: Network, op: Operator) -> Value:
 
 @converts("EXPAND_DIMS")
 def _expand_dims(net: Network, op: Operator) -> Value:
-    """A reshape, because the importer calls Relax's `expand_dims` with one argument too many."""
+    """Convert to a reshape, because the importer calls Relax's `expand_dims` with one argument too many."""
     data, axis = net.get_input_tensors(op)
     shape = net.shape(data)
     at = net.ints(axis)[0] % (len(shape) + 1)
@@ -276,7 +280,7 @@ def _space_to_batch(net: Network, op: Operator) -> Value:
 
 @converts("BATCH_TO_SPACE_ND")
 def _batch_to_space(net: Network, op: Operator) -> Value:
-    """BATCH_TO_SPACE_ND as reshapes, a transpose and a crop; at the end of a dilated convolution, that convolution."""
+    """Convert BATCH_TO_SPACE_ND to reshapes, a transpose and a crop; behind a dilated convolution, to that convolution."""
     folded = _dilated(net, op)
     if folded is not None:
         return folded
@@ -303,10 +307,11 @@ def _rearranged(net: Network, value: Value, shape: Sequence[int], order: Sequenc
 
 
 def _dilated(net: Network, op: Operator) -> Value | None:
-    """SPACE_TO_BATCH_ND, a convolution and the BATCH_TO_SPACE_ND `op` as one dilated convolution; None if not that.
+    """Convert SPACE_TO_BATCH_ND, a convolution and the BATCH_TO_SPACE_ND `op` to one dilated convolution; None if the
+    operators differ.
 
-    Both are the same sums: pixel `o` of the result reads the padded input at `o + crop`, a block apart. So the
-    convolution takes the blocks for its dilation and the pads, less the crops, for its padding; no map is rearranged.
+    Both compute equal sums: result pixel `o` reads the padded input at `o + crop`, a block apart. So the blocks become
+    the dilation, and the pads minus crops the padding; no map is rearranged.
     """
     data, block, crop = net.get_input_tensors(op)
     convolution = _producer(net, data)
@@ -334,7 +339,7 @@ def _producer(net: Network, tensor: stock.TensorWrapper) -> Operator | None:
 
 
 def _is_plain(net: Network, op: Operator) -> bool:
-    """A convolution without stride, dilation or padding of its own."""
+    """Return True for a convolution without stride, dilation or padding."""
     kind = CONVOLUTIONS.get(net.get_op_code_str(op))
     if kind is None:
         return False
@@ -344,7 +349,7 @@ def _is_plain(net: Network, op: Operator) -> bool:
 
 
 def _dilate(net: Network, value: Value, source: Value, blocks: list[int], padding: list[int]) -> Value | None:
-    """`value`, computed by a convolution and what follows it element by element, on `source` instead."""
+    """Recompute `value`, a convolution with elementwise operators behind, on `source`."""
     call = net.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
     if not isinstance(call, relax.Call):
         return None

@@ -1,7 +1,7 @@
-"""`Network`: TVM's TFLite converter with what it reads wrongly corrected, and the registry of converters of operators.
+"""`Network`: TVM's TFLite converter with reading errors corrected, and the registry of operator converters.
 
-A converter is a function of the network and an operator of the file, registered by TFLite's name of the operator
-(`converts`, `converts_hybrid`); the files beside this one have a family each.
+A converter is a function of the network and a file operator, registered under TFLite's operator name (`converts`,
+`converts_hybrid`); each neighbouring file has one family.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def converts(*operators: str) -> Callable[[Convert], Convert]:
 
 
 def converts_hybrid(*operators: str) -> Callable[[Convert], Convert]:
-    """Register a function as the converter of the hybrid form of operators."""
+    """Register a function as converter for hybrid operators."""
 
     def mark(convert: Convert) -> Convert:
         HYBRID.update(dict.fromkeys(operators, convert))
@@ -52,7 +52,7 @@ def converts_hybrid(*operators: str) -> Callable[[Convert], Convert]:
 
 
 def scale_of(tensor: Any) -> np.float32:
-    """The scale of a quantized tensor; raises `OpNotImplemented` where it has one for every channel."""
+    """Return a quantized tensor's scale; raises `OpNotImplemented` for per-channel scales."""
     scales = tensor.qnn_params["scale"].value.numpy()
     if scales.size != 1:
         raise UnsupportedForm("an activation with a scale for every channel")
@@ -60,7 +60,7 @@ def scale_of(tensor: Any) -> np.float32:
 
 
 def zero_point_of(tensor: Any) -> int:
-    """The zero point of a quantized tensor."""
+    """Return a quantized tensor's zero point."""
     return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
 
 
@@ -73,9 +73,9 @@ _FUSED_BOUNDS = {
 
 
 class Network(stock.OperatorConverter):
-    """A network of a file while it is converted: its tensors and their values, and what converters ask of them.
+    """A network during conversion: its tensors and values, with services for converters.
 
-    `known` has the folded values by tensor index, `parts` the lists that are not emitted.
+    `known` has the folded values by tensor index, `parts` the lists not emitted.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -90,7 +90,7 @@ class Network(stock.OperatorConverter):
         self._wrappers: dict[int, stock.TensorWrapper] = {}
 
     def get_expr(self, input_tensor_idx: int) -> Value:
-        """Return the value of a tensor; that of a list is emitted."""
+        """Return a tensor's value; emit a list."""
         parts = self.parts.pop(input_tensor_idx, None)
         if parts is not None:
             if not parts:
@@ -107,8 +107,9 @@ class Network(stock.OperatorConverter):
         return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
 
     def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """Return the shape of a tensor: of its parts, or its folded or imported value, if there is one, else the declared
-        shape, which a file may leave empty for tensors that operators compute."""
+        """Return a tensor's shape: from its parts, its folded value or its imported value, else the declared shape,
+        which a file may leave empty for computed tensors.
+        """
         index = tensor_wrapper.tensor_idx
         if index in self.parts:
             return self._shape_of_list(tensor_wrapper, self.parts[index])
@@ -134,7 +135,7 @@ class Network(stock.OperatorConverter):
         return np.array([sum(p.rows for p in parts), *row], "int64")
 
     def bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
-        """Bind the value of a tensor to a variable that has the tensor's name."""
+        """Bind a tensor's value to a variable with the tensor's name."""
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
         bound = self.bb.emit(value, name_hint=marked(name))
         try:
@@ -144,7 +145,7 @@ class Network(stock.OperatorConverter):
         self.exp_tab.set_expr(name, bound)
 
     def options(self, op: Operator, kind: type) -> Any:
-        """The operator's table of options."""
+        """Return the operator's option table."""
         options = kind()
         table = op.BuiltinOptions()
         if table is None:
@@ -156,15 +157,15 @@ class Network(stock.OperatorConverter):
         return stock.to_int_list(self.get_tensor_shape(tensor))
 
     def ints(self, tensor: stock.TensorWrapper) -> list[int]:
-        """The elements of a constant integer operand, flattened; raises `OpNotImplemented` if it is computed."""
+        """Return a constant integer operand's elements, flattened; raises `OpNotImplemented` for a computed one."""
         if self.has_expr(tensor.tensor_idx):
             raise UnsupportedForm("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
 
     def known_shape(self, tensor: stock.TensorWrapper, called: str) -> list[int] | None:
-        """Return the elements of an operand that is a shape; None if the network computes it, which files declare as well.
+        """Return the elements of a shape operand; None if computed, since files then declare the shape as well.
 
-        Raises `UnsupportedForm` for an input of the network: the shape that it will have is not known.
+        Raises `UnsupportedForm` for a network input: its future value is unknown.
         """
         if not self.has_expr(tensor.tensor_idx):
             return self.ints(tensor)
@@ -175,17 +176,17 @@ class Network(stock.OperatorConverter):
         return None
 
     def real(self, tensor: stock.TensorWrapper, value: Value | None = None) -> Value:
-        """A tensor as real numbers, if it is quantized; `value` has its elements where these were moved."""
+        """Return a tensor as real numbers; `value` has its elements if they were moved."""
         value = self.get_tensor_expr(tensor) if value is None else value
         return self.dequantize(value, tensor) if tensor.qnn_params else value
 
     def stored(self, value: Value, op: Operator) -> Value:
-        """Real numbers in the form of the operator's output: quantized if it is."""
+        """Return real numbers in the form of the operator's output: quantized or not."""
         output = self.get_output_tensors(op)[0]
         return self.quantize(value, output) if output.qnn_params else value
 
     def places(self, indices: stock.TensorWrapper, extent: int | np.ndarray) -> Value:
-        """Indices as int32; constant ones are checked against `extent`."""
+        """Return indices as int32; check constant ones against `extent`."""
         if self.has_expr(indices.tensor_idx):
             return relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
         table = np.asarray(self.get_tensor_value(indices))
@@ -194,7 +195,7 @@ class Network(stock.OperatorConverter):
         return relax.const(table.astype("int32"), "int32")
 
     def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
-        """The value of a constant of the file, or of a tensor folded here; of one stored without its zeros, with them."""
+        """Return the value of a constant in the file, or of a tensor folded here; a sparse one in dense form."""
         tensor, found = tensor_wrapper, self.known.get(tensor_wrapper.tensor_idx)
         if found is None and tensor.tensor_idx >= 0 and (sparsity := tensor.tensor.Sparsity()) is not None:
             stored = super().get_tensor_value(tensor, is_sparse=True)
@@ -202,12 +203,12 @@ class Network(stock.OperatorConverter):
         return super().get_tensor_value(tensor, is_sparse) if found is None else found
 
     def declared_shape(self, tensor: stock.TensorWrapper) -> np.ndarray:
-        """The shape of a tensor in the file."""
+        """Return a tensor's shape in the file."""
         wrapped: Any = tensor.tensor
         return np.asarray(wrapped.ShapeAsNumpy(), "int64")
 
     def fold(self, output: stock.TensorWrapper, value: np.ndarray) -> None:
-        """Let a tensor be a constant."""
+        """Make a tensor a constant."""
         value = value.astype(self.get_tensor_type_str(output.tensor.Type()))
         self.known[output.tensor_idx] = value
         if not self.nested and output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
@@ -215,7 +216,7 @@ class Network(stock.OperatorConverter):
             self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
 
     def fix(self, fixed: Sequence[FixedInput], inputs: Sequence[TensorSpec]) -> None:
-        """Let inputs of the file be constants, those that are not quantized; others stay values that are read as such."""
+        """Make inputs of the file constants, unless quantized; quantized inputs stay values with a known constant."""
         values = {one.name: one for one in fixed}
         for spec, index in zip(inputs, stock.to_int_list(self.subgraph.InputsAsNumpy()), strict=True):
             if spec.name in values and spec.scale is None:
@@ -223,7 +224,7 @@ class Network(stock.OperatorConverter):
                 self.exp_tab.exprs.pop(stock.get_tensor_name(self.subgraph, index), None)
 
     def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
-        """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
+        """Return a recurrent operator's state from before; None if it restarts in every call."""
         key, held = self._key_of(tensor), self.variables
         if self.nested and not held.stateless:
             raise UnsupportedForm(
@@ -240,21 +241,25 @@ class Network(stock.OperatorConverter):
         return held.now[key]
 
     def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
-        """Let the tensor of a state hold `value` for the next call."""
+        """Keep `value` as the state in a tensor for the next call."""
         self.variables.now[self._key_of(tensor)] = value
 
     def _key_of(self, tensor: stock.TensorWrapper) -> Key:
-        """The key of a state: in a loop or branch, which has tensors of its own, with where its subgraph lies in the file."""
+        """Return a state's key: in a loop or branch, which has tensors of its own, with its subgraph's position in the
+        file.
+        """
         own = tensor_key(tensor.tensor_idx)
         return (str(self.subgraph._tab.Pos).encode(), own[1]) if self.nested else own
 
     def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
-        """Corrects the axis of quantization: 0 with one scale, clamped where it exceeds the rank (rank-1 biases of some
-        converters); and allows one zero point for many scales, which the importer refuses. Every tensor is read once."""
+        """Return tensors, each read once, with two corrections: the quantization axis is 0 with one scale, and is
+        clamped to the rank (some converters' rank-1 biases exceed it); one zero point may serve many scales, which the
+        importer refuses.
+        """
         return [self._wrapper(index) for index in self._indices_or_empty(tensors_idx_list)]
 
     def get_input_tensors(self, op: Operator) -> list[stock.TensorWrapper]:
-        """A bias that a convolution leaves out is none at all; the importer takes it for a tensor."""
+        """Return input tensors without an absent bias, which the importer takes for a tensor."""
         tensors = super().get_input_tensors(op)
         left_out = len(tensors) == 3 and tensors[2].tensor_idx < 0 and self.get_op_code_str(op) in CONVOLUTIONS
         return tensors[:2] if left_out else tensors
@@ -269,7 +274,9 @@ class Network(stock.OperatorConverter):
         return self._wrappers[index]
 
     def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
-        """Always True: the reference copies or compares stored values whatever their scales; unequal ones are no error."""
+        """Return True: the reference copies or compares stored values regardless of scales; unequal scales are no
+        error.
+        """
         return True
 
     def convert_fused_activation_function(self, in_expr: Value, fused_activation_fn: int) -> Value:

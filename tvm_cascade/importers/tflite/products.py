@@ -1,4 +1,4 @@
-"""Converters of TRANSPOSE_CONV and FULLY_CONNECTED, whose shapes Relax's importer gets wrong."""
+"""Converters for TRANSPOSE_CONV and FULLY_CONNECTED, with shapes beyond Relax's importer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tvm_cascade.passes.main_rewriting import Value, relax
 
 @converts("TRANSPOSE_CONV")
 def _transpose_conv(net: Network, op: Operator) -> Value:
-    """The output has the size that an operand gives, or, where that is computed, the file declares; the importer computes
-    it from the padding alone.
+    """Convert a transposed convolution with the output size from its operand, or from the file if computed; the
+    importer derives it from the padding alone.
 
-    Float convolutions are emitted in NCHW, the only layout that Relax legalizes.
+    Float convolutions are emitted in NCHW, the only layout Relax legalizes.
     """
     inputs, output = net.get_input_tensors(op), net.get_output_tensors(op)[0]
     options = net.options(op, tflite.TransposeConvOptions)
@@ -50,7 +50,7 @@ def _transpose_conv(net: Network, op: Operator) -> Value:
 
 
 def _activated(net: Network, value: Value, output: stock.TensorWrapper, activation: int) -> Value:
-    """A float result with its fused activation, quantized if `output` is."""
+    """Return a float result with its fused activation, quantized if `output` is."""
     if not output.qnn_params:
         return net.convert_fused_activation_function(value, activation)
     return net.convert_qnn_fused_activation_function(
@@ -63,7 +63,7 @@ def _activated(net: Network, value: Value, output: stock.TensorWrapper, activati
 
 
 def _has_small_bias(inputs: list[Any]) -> bool:
-    """Return True for data of int16 whose bias has 32 bits."""
+    """Return True for int16 data with a 32-bit bias."""
     bias = inputs[2] if len(inputs) > 2 and inputs[2].tensor_idx >= 0 else None
     types = tflite.TensorType
     return bias is not None and inputs[0].tensor.Type() == types.INT16 and bias.tensor.Type() == types.INT32
@@ -71,8 +71,9 @@ def _has_small_bias(inputs: list[Any]) -> bool:
 
 @converts("FULLY_CONNECTED")
 def _fully_connected(net: Network, op: Operator) -> Value:
-    """TFLite flattens every input to [-1, K] and gives the result the output's declared shape; the importer fails on
-    rank 4 and assumes keep_num_dims."""
+    """Flatten the input to [-1, K] and give the result its declared shape, like TFLite; the importer fails on rank 4
+    and assumes keep_num_dims.
+    """
     inputs = net.get_input_tensors(op)
     if inputs[1].tensor_idx < 0 or len(net.shape(inputs[1])) != 2:
         raise UnsupportedForm("FULLY_CONNECTED with weights that are no matrix")
@@ -103,7 +104,9 @@ def _fully_connected(net: Network, op: Operator) -> Value:
 def _transposed_padding(
     size: list[int], extents: list[int], kernel: list[int], strides: list[int], same: bool
 ) -> tuple[list[int], list[int]]:
-    """Padding [t, l, b, r] and output padding [rows, columns] of a transposed convolution of `size` into `extents`."""
+    """Return padding [t, l, b, r] and output padding [rows, columns] for a transposed convolution from `size` to
+    `extents`.
+    """
     before, after, extra = [], [], []
     for n, m, k, s in zip(size, extents, kernel, strides, strict=True):
         total = max((-(-m // s) - 1) * s + k - m, 0) if same else 0

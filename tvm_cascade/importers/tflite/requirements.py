@@ -1,6 +1,7 @@
-"""Requirements that TFLite's operators make of their inputs and attributes, as functions that make them.
+"""Requirements on TFLite operators' inputs and attributes, as functions that return them.
 
-Each is what the `Prepare` of TFLite's kernels asserts (tensorflow/lite/kernels); the message says what an operator has instead.
+Each one mirrors an assertion in the `Prepare` functions of TFLite's kernels (tensorflow/lite/kernels); the message says
+the actual value.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _STORED = ("int8", "uint8", "int16")
 
 
 def rank(k: int, fewest: int, most: int | None = None) -> Requirement:
-    """Input `k` has `fewest` to `most` axes, or `fewest` alone."""
+    """Require `fewest` to `most` axes for input `k`, or exactly `fewest`."""
     last = fewest if most is None else most
 
     def check(site: Site) -> str:
@@ -30,7 +31,7 @@ def rank(k: int, fewest: int, most: int | None = None) -> Requirement:
 
 
 def at_least(least: int, *accessors: str) -> Requirement:
-    """Attributes are `least` or more."""
+    """Require attributes of `least` or more."""
 
     def check(site: Site) -> str:
         low = next((a for a in accessors if site.attribute(a) < least), None)
@@ -40,13 +41,13 @@ def at_least(least: int, *accessors: str) -> Requirement:
 
 
 def padded(site: Site) -> str:
-    """The attribute padding is SAME or VALID."""
+    """Require SAME or VALID for the attribute padding."""
     padding = site.attribute("Padding")
     return "" if padding in (_SAME, _VALID) else f"its padding is {padding}, neither SAME (0) nor VALID (1)"
 
 
 def axes(k: int, called: str = "axis", beyond: int = 0, data: int = 0) -> Requirement:
-    """The constants of input `k` are axes of input `data`, or up to `beyond` behind its last."""
+    """Require the constants in input `k` to be axes of input `data`, or up to `beyond` behind its last."""
 
     def check(site: Site) -> str:
         count = len(site.shapes[data]) + beyond
@@ -57,7 +58,7 @@ def axes(k: int, called: str = "axis", beyond: int = 0, data: int = 0) -> Requir
 
 
 def axis_attribute(accessor: str, beyond: int = 0) -> Requirement:
-    """An attribute is an axis of input 0."""
+    """Require an attribute to be an axis of input 0."""
 
     def check(site: Site) -> str:
         count, axis = len(site.shapes[0]) + beyond, site.attribute(accessor)
@@ -69,7 +70,7 @@ def axis_attribute(accessor: str, beyond: int = 0) -> Requirement:
 
 
 def one_each(k: int, called: str, each: int = 1) -> Requirement:
-    """The constants of input `k` are `each` for every axis of input 0."""
+    """Require `each` constants in input `k` for every axis of input 0."""
 
     def check(site: Site) -> str:
         if not site.has(k) or site.value(k) is None:
@@ -81,7 +82,7 @@ def one_each(k: int, called: str, each: int = 1) -> Requirement:
 
 
 def count_of(k: int, called: str, wanted: int) -> Requirement:
-    """Input `k` has so many constants."""
+    """Require this number of constants in input `k`."""
 
     def check(site: Site) -> str:
         found = len(site.integers(k))
@@ -91,7 +92,7 @@ def count_of(k: int, called: str, wanted: int) -> Requirement:
 
 
 def within(k: int, called: str, least: int, most: int | None = None) -> Requirement:
-    """The constants of input `k` lie between two bounds."""
+    """Require the constants in input `k` to lie between two bounds."""
 
     def check(site: Site) -> str:
         values = site.integers(k)
@@ -104,7 +105,7 @@ def within(k: int, called: str, least: int, most: int | None = None) -> Requirem
 
 
 def real(*inputs: int) -> Requirement:
-    """Inputs are floats, or have a scale."""
+    """Require inputs to be floats, or to have a scale."""
 
     def check(site: Site) -> str:
         wrong = (k for k in inputs if site.has(k) and site.dtype(k) != "float32" and not site.quantized(k))
@@ -115,7 +116,7 @@ def real(*inputs: int) -> Requirement:
 
 
 def of(k: int, *dtypes: str) -> Requirement:
-    """Input `k` is of one of these types."""
+    """Require one of these types for input `k`."""
 
     def check(site: Site) -> str:
         return "" if not site.has(k) or site.dtype(k) in dtypes else f"its input {k} is of {site.dtype(k)}"
@@ -124,7 +125,7 @@ def of(k: int, *dtypes: str) -> Requirement:
 
 
 def known(k: int, called: str) -> Requirement:
-    """Input `k` is a constant."""
+    """Require a constant input `k`."""
 
     def check(site: Site) -> str:
         if site.has(k) and site.value(k) is None:
@@ -135,18 +136,18 @@ def known(k: int, called: str) -> Requirement:
 
 
 def scaled(site: Site) -> str:
-    """The output has a scale where the data have one."""
+    """Require a scale on the output if the data have one."""
     lost = site.quantized(0) and not site.outputs[0].qnn_params and site.made in _STORED
     return f"its output is of {site.made} and has no scale" if lost else ""
 
 
 def real_or(*dtypes: str) -> Requirement:
-    """Input 0 is of floats or of one of these types, or has a scale."""
+    """Require input 0 to be floats, one of these types, or scaled."""
     return lambda site: "" if site.dtype(0) in dtypes else real(0)(site)
 
 
 def stores(site: Site) -> str:
-    """The output has a scale."""
+    """Require a scale on the output."""
     return (
         ""
         if site.outputs[0].qnn_params and site.made != "float32"
@@ -155,7 +156,7 @@ def stores(site: Site) -> str:
 
 
 def broadcast(*inputs: int) -> Requirement:
-    """Inputs have shapes that broadcast to one."""
+    """Require inputs with shapes that broadcast to one."""
 
     def check(site: Site) -> str:
         return _unequal(site, inputs) if _broadcast([site.shapes[k] for k in inputs]) is None else ""
@@ -164,12 +165,12 @@ def broadcast(*inputs: int) -> Requirement:
 
 
 def broadcast_all(site: Site) -> str:
-    """All inputs have shapes that broadcast to one."""
+    """Require all inputs to have shapes that broadcast to one."""
     return broadcast(*range(len(site.inputs)))(site)
 
 
 def equal_types(*inputs: int) -> Requirement:
-    """Inputs are of one type."""
+    """Require inputs with one type."""
 
     def check(site: Site) -> str:
         kinds = dict.fromkeys(site.dtype(k) for k in inputs if site.has(k))
@@ -179,7 +180,7 @@ def equal_types(*inputs: int) -> Requirement:
 
 
 def joined(site: Site) -> str:
-    """Inputs that are concatenated agree in all axes but the attribute axis, and in their type."""
+    """Require concatenated inputs to agree in type, and in all axes but the attribute axis."""
     count, axis = len(site.shapes[0]), site.attribute("Axis")
     if not -count <= axis < count:
         return f"its axis is {axis}, of inputs of {count} axes"
@@ -190,7 +191,7 @@ def joined(site: Site) -> str:
 
 
 def packed(site: Site) -> str:
-    """Inputs have one shape and one type; their number is the attribute values_count."""
+    """Require inputs with one shape and one type; the attribute values_count gives their number."""
     if len(set(site.shapes)) > 1:
         return _unequal(site, range(len(site.shapes)))
     if site.attribute("ValuesCount") != len(site.inputs):
@@ -199,7 +200,7 @@ def packed(site: Site) -> str:
 
 
 def multiplied(site: Site) -> str:
-    """The last axes of two factors of a product of matrices agree, as adj_x and adj_y turn them, and the others broadcast."""
+    """Require matrix factors with matching last axes, after adj_x and adj_y, and broadcasting batches."""
     x, y = site.shapes[:2]
     if min(len(x), len(y)) < 2:
         return f"{_unequal(site, (0, 1))}, and matrices have two axes or more"
@@ -212,13 +213,13 @@ def multiplied(site: Site) -> str:
 
 
 def equal_or_quantized(site: Site) -> str:
-    """Two inputs are of one type, or both have a scale, or the second does beside floats."""
+    """Require two inputs with one type, or both with a scale, or a scaled second beside a float first."""
     scales = site.quantized(1) and (site.quantized(0) or site.dtype(0) == "float32")
     return "" if scales else equal_types(0, 1)(site)
 
 
 def divisible(site: Site) -> str:
-    """Integers are not divided by a constant 0, nor is anything by FLOOR_DIV."""
+    """Refuse integers divided by a constant 0, and anything by 0 in FLOOR_DIV."""
     divisor = site.value(1)
     if divisor is None or divisor.all() or site.quantized(1):
         return ""
@@ -227,21 +228,21 @@ def divisible(site: Site) -> str:
 
 
 def raised(site: Site) -> str:
-    """Integers are not raised to a negative power."""
+    """Refuse integers raised to a negative power."""
     power = site.value(1)
     negative = power is not None and power.dtype.kind == "i" and power.min(initial=0) < 0
     return "its exponent (input 1) is negative, to which integers are not raised" if negative else ""
 
 
 def permutation(site: Site) -> str:
-    """The perm (input 1) has every axis once."""
+    """Require every axis once in perm (input 1)."""
     order, count = site.integers(1), len(site.shapes[0])
     turned = sorted(a % count if -count <= a < count else -1 for a in order) if count else order
     return "" if turned == list(range(count)) else f"its perm is {listed(order)}, of an input of {count} axes"
 
 
 def reshaped(site: Site) -> str:
-    """The new shape has as many elements as the input; one extent of -1 is what is left."""
+    """Require equal element counts in the new shape and the input; one extent may be -1 for the rest."""
     wanted = site.integers(1)
     if not wanted and not (site.has(1) and site.value(1) is not None):
         return ""
@@ -252,7 +253,7 @@ def reshaped(site: Site) -> str:
 
 
 def squeezed(site: Site) -> str:
-    """The axes that are removed have one element."""
+    """Require one element along removed axes."""
     if site.attributes is None or not site.attributes.SqueezeDimsLength():
         return ""
     shape, gone = site.shapes[0], [int(a) for a in site.attributes.SqueezeDimsAsNumpy()]
@@ -261,7 +262,7 @@ def squeezed(site: Site) -> str:
 
 
 def sliced(site: Site) -> str:
-    """The begin and size (inputs 1 and 2) lie in the input; a size of -1 is what is left."""
+    """Require begin and size (inputs 1 and 2) inside the input; a size of -1 means the rest."""
     begin, size, shape = site.integers(1), site.integers(2), site.shapes[0]
     if site.value(1) is None or site.value(2) is None:
         return ""
@@ -271,8 +272,7 @@ def sliced(site: Site) -> str:
 
 
 def stepped(site: Site) -> str:
-    """The begin, end and strides (inputs 1 to 3) of a strided slice are as many, for no more axes than the input has; no
-    stride is 0."""
+    """Require begin, end and strides (inputs 1 to 3) in equal number, at most the input's rank; no stride may be 0."""
     limits = [site.integers(k) for k in (1, 2, 3)]
     if any(site.value(k) is None for k in (1, 2, 3)):
         return ""
@@ -290,7 +290,7 @@ def stepped(site: Site) -> str:
 
 
 def _emptied(site: Site, begin: Sequence[int], end: Sequence[int], strides: Sequence[int]) -> str:
-    """An axis of which a strided slice leaves nothing, or that it takes an index of which lies outside."""
+    """Return the complaint about an axis left empty by a strided slice, or indexed outside."""
     first, last, shrunk = (site.attribute(f"{which}Mask") for which in ("Begin", "End", "ShrinkAxis"))
     for k, (b, e, step, extent) in enumerate(zip(begin, end, strides, site.shapes[0], strict=False)):
         if site.attribute("Offset"):
@@ -307,7 +307,7 @@ def _emptied(site: Site, begin: Sequence[int], end: Sequence[int], strides: Sequ
 
 
 def broadcast_into(site: Site) -> str:
-    """The input broadcasts to the shape (input 1)."""
+    """Require an input that broadcasts to the shape (input 1)."""
     wanted = tuple(site.integers(1))
     if site.value(1) is None or _broadcast([site.shapes[0], wanted]) == wanted:
         return ""
@@ -315,7 +315,9 @@ def broadcast_into(site: Site) -> str:
 
 
 def blocks_fit(site: Site) -> str:
-    """SPACE_TO_BATCH_ND and its inverse: blocks of 1 or more for the axes behind the batch, two pads or crops each."""
+    """Require for SPACE_TO_BATCH_ND and its inverse blocks of 1 or more for the axes behind the batch, with two pads or
+    crops each.
+    """
     shape, blocks, edges = site.shapes[0], site.integers(1), site.integers(2)
     if site.value(1) is None or site.value(2) is None:
         return ""
@@ -338,21 +340,21 @@ def blocks_fit(site: Site) -> str:
 
 
 def space_in_blocks(site: Site) -> str:
-    """SPACE_TO_DEPTH: rows and columns are whole blocks."""
+    """Require whole blocks along rows and columns for SPACE_TO_DEPTH."""
     block, shape = site.attribute("BlockSize"), site.shapes[0]
     sound = block > 0 and not (shape[1] % block or shape[2] % block)
     return "" if sound else f"its block_size is {block}, of an input of shape {listed(shape)}"
 
 
 def depth_in_blocks(site: Site) -> str:
-    """DEPTH_TO_SPACE: channels are whole blocks."""
+    """Require whole blocks along channels for DEPTH_TO_SPACE."""
     block, shape = site.attribute("BlockSize"), site.shapes[0]
     sound = block > 0 and not shape[3] % block**2
     return "" if sound else f"its block_size is {block}, of {shape[3]} channels"
 
 
 def gathered(site: Site) -> str:
-    """GATHER: axis and batch_dims lie in the data, whose leading extents are those of the indices."""
+    """Require for GATHER axis and batch_dims inside the data, with the leading extents of the indices."""
     data, indices = site.shapes[:2]
     axis, batch = site.attribute("Axis"), site.attribute("BatchDims")
     if not -len(data) <= axis < len(data):
@@ -364,7 +366,7 @@ def gathered(site: Site) -> str:
 
 
 def gathered_nd(site: Site) -> str:
-    """GATHER_ND: the last extent of the indices is a number of axes of the data."""
+    """Require for GATHER_ND a last index extent within the data's rank."""
     data, indices = site.shapes[:2]
     if indices and 1 <= indices[-1] <= len(data):
         return ""
@@ -372,7 +374,7 @@ def gathered_nd(site: Site) -> str:
 
 
 def scattered(site: Site) -> str:
-    """SCATTER_ND: a row of indices for every update, whose shape is that behind the axes that they name."""
+    """Require for SCATTER_ND an index row for every update; updates have the shape behind the indexed axes."""
     indices, updates, _ = site.shapes
     known = site.value(2)
     shape = [] if known is None else [int(extent) for extent in known.reshape(-1)]
@@ -382,18 +384,18 @@ def scattered(site: Site) -> str:
 
 
 def chosen(site: Site) -> str:
-    """SELECT: two inputs of one shape, and a condition of that shape, of its first axis or of one element."""
+    """Require for SELECT two inputs with one shape, and a condition with that shape, its first axis or one element."""
     condition, x, y = site.shapes
     return "" if x == y and condition in ((), x[:1], x) else _unequal(site, (0, 1, 2))
 
 
 def slopes(site: Site) -> str:
-    """PRELU: the slopes (input 1) broadcast to the data."""
+    """Require for PRELU slopes (input 1) that broadcast to the data."""
     return "" if _broadcast(site.shapes[:2]) == site.shapes[0] else _unequal(site, (0, 1))
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that shapes broadcast to; None where they do not."""
+    """Return the broadcast shape; None for incompatible shapes."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Converters of RNN, UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN, and what they share with those of the LSTMs.
+"""Converters for RNN, UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN, and code shared with the LSTMs.
 
-Every direction of a layer becomes a kernel of `passes.recurrent`, and goes on where the last call left its state, as in TFLite's
-interpreter, or begins anew in each (`stateless`). Float weights, and hybrid ones of int8 with float activations.
+Every direction becomes a kernel in `passes.recurrent`. It continues from the last call's state, like TFLite's
+interpreter, or restarts (`stateless`). Weights are float, or int8 with float activations (hybrid).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Direction = Callable[[Value, bool, Sequence[Any]], Value]  # of its input, whet
 @converts("RNN")
 @converts_hybrid("RNN")
 def _step(net: Network, op: Operator) -> Value:
-    """A sequence of one step."""
+    """Convert a one-step sequence."""
     tensors, options = net.get_input_tensors(op), net.options(op, tflite.RNNOptions)
     x = net.get_tensor_expr(tensors[0])
     steps = net.bb.emit(relax.op.expand_dims(x, 1))
@@ -74,8 +74,9 @@ def _both_ways(net: Network, op: Operator) -> Value:
 def _simple(
     net: Network, tensors: Sequence[Any], x: Value, layer: Recurrence, options: Any, more: Sequence[Any] = ()
 ) -> Value:
-    """The states of all steps of `x` in one direction, from its weights, recurrent weights, bias and state, and weights
-    of `more` input."""
+    """Return the states for all steps of `x` in one direction, from its weights, recurrent weights, bias and state, and
+    weights for `more` input.
+    """
     rounding = rounding_of(net, [tensors[_WEIGHTS]], [tensors[_RECURRENT]], options)
     weights = gates_by_input(net, tensors[_WEIGHTS : _WEIGHTS + 1], more)
     recurrent, bias = (np.asarray(net.get_tensor_value(tensors[k])) for k in (_RECURRENT, _BIAS))
@@ -87,7 +88,7 @@ def _simple(
 
 
 def sequence_of(net: Network, tensor: Any) -> Value:
-    """The input of a layer, whose shape has three axes."""
+    """Return a layer's input with three axes."""
     shape = net.shape(tensor)
     if len(shape) != 3 or 0 in shape:
         raise UnsupportedForm("a recurrent layer over something other than a sequence")
@@ -97,7 +98,7 @@ def sequence_of(net: Network, tensor: Any) -> Value:
 def sequence_layer(
     net: Network, kind: str, options: Any, major: bool, backward: bool = False, **how: Any
 ) -> Recurrence:
-    """A float layer of one direction whose input has steps in front of the batch (`major`) or behind it."""
+    """Return a float layer in one direction, with steps before the batch (`major`) or behind."""
     fused = options.FusedActivationFunction()
     if fused not in ACTIVATIONS:
         raise UnsupportedForm(f"a recurrent layer with the activation {fused}")
@@ -108,7 +109,7 @@ def sequence_layer(
 
 
 def keep_last(net: Network, state: Any, made: Value, major: bool, backward: bool = False) -> None:
-    """Let the next call begin with the step of `made` that was computed last, where the network keeps the state."""
+    """Start the next call from the last computed step of `made`, if the network keeps the state."""
     if net.held_state(state) is None:
         return
     axis = 0 if major else 1
@@ -120,8 +121,9 @@ def keep_last(net: Network, state: Any, made: Value, major: bool, backward: bool
 def rounding_of(
     net: Network, by_input: Sequence[Any], by_state: Sequence[Any], options: Any, more: Any = None
 ) -> Rounding | None:
-    """How a layer computes whose weights are int8, those of every gate by input and by state, and of a projection; None
-    for float weights."""
+    """Return the rounding for int8 weights: per gate by input and by state, and for a projection; None for float
+    weights.
+    """
     matrices = [*by_input, *by_state, *([] if more is None else [more])]
     if not any(t.qnn_params for t in matrices):
         return None
@@ -133,7 +135,7 @@ def rounding_of(
 
 
 def gate_weights(net: Network, tensor: Any) -> tuple[np.ndarray, np.float32]:
-    """The int8 matrix of one gate and its scale."""
+    """Return one gate's int8 matrix and scale."""
     if tensor.tensor_idx < 0 or net.has_expr(tensor.tensor_idx) or not tensor.qnn_params:
         raise UnsupportedForm("a recurrent layer whose weights are no int8 constants")
     data = np.asarray(net.get_tensor_value(tensor))
@@ -143,16 +145,16 @@ def gate_weights(net: Network, tensor: Any) -> tuple[np.ndarray, np.float32]:
 
 
 def gates_by_input(net: Network, gates: Sequence[Any], more: Sequence[Any]) -> np.ndarray:
-    """The weights of the input, [1, gates, units, depth], with those of `more` input behind them."""
+    """Return the input weights, [1, gates, units, depth], followed by the weights for `more` input."""
     held = [np.stack([np.asarray(net.get_tensor_value(t)) for t in some])[None] for some in (gates, more) if some]
     return np.concatenate(held, 3)
 
 
 def both_directions(net: Network, tensors: Sequence[Any], merged: bool, auxiliary: int, direction: _Direction) -> Value:
-    """The outputs of a bidirectional layer: forward and backward, side by side where they are `merged`.
+    """Return a bidirectional layer's outputs: forward and backward, side by side if `merged`.
 
-    Another layer's output may be at `auxiliary`: it is more input of both directions, which have more weights for it, or
-    without these the backward direction's only input.
+    A preceding layer's output at `auxiliary` is more input for both directions, given weights for it; without such
+    weights it is the backward direction's only input.
     """
     x, more = sequence_of(net, tensors[0]), tensors[auxiliary + 1 :]
     given = [t for t in more if t.tensor_idx >= 0]

@@ -1,8 +1,8 @@
-"""WHILE as one operator that runs its body in every step (`passes.scan_operator`), where it is a loop over rows.
+"""Convert a WHILE over rows to one operator that runs its body in every step (`passes.scan_operator`).
 
-Such a loop carries counters, which begin at 0 and grow by 1; lists, of as many rows as there are steps, of which a step
-reads or writes the row that a counter names; states; and values that stay the same. The body is converted once, with
-counters of 0 and lists of one row, which is right as nothing but places in lists depends on a counter.
+Such a loop carries counters from 0 with step 1; lists with one row per step, read or written at a counter's row;
+states; and unchanging values. The body is converted once, with counters at 0 and one-row lists, since only list
+positions depend on counters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Roles:
 def roles_of(
     body: Network, values: Sequence[Any], same: Sequence[bool], holds: Callable[[Sequence[Any]], bool]
 ) -> Roles:
-    """Find what a loop carries; `holds` evaluates its condition.
+    """Find the roles of a loop's carried values; `holds` evaluates its condition.
 
     Raises
     ------
@@ -146,9 +146,9 @@ def _steps(values: Sequence[Any], counters: frozenset[int], holds: Callable[[Seq
 def scanned(
     net: Network, body: Network, roles: Roles, values: Sequence[Any], read: Sequence[bool], convert: Any
 ) -> list[Any]:
-    """Emit a loop as a scan; returns what it carries behind its last step, None for what is not `read`.
+    """Emit a loop as a scan; return the carried values after its last step, None unless `read`.
 
-    `convert` binds the values of a network's inputs, converts it, and returns those of its outputs.
+    `convert` binds a network's inputs, converts it, and returns its outputs.
     """
     proper = [k for k in range(len(values)) if k not in roles.counters | roles.lists | roles.same]
     passed = [k for k in sorted(roles.same) if not isinstance(values[k], np.ndarray)]
@@ -238,7 +238,7 @@ def _expression(net: Network, value: Any) -> Value:
 
 
 def inner_network(net: Network, graph: Any) -> Network:
-    """Make a network of a subgraph, one level below `net`."""
+    """Make a network for a subgraph, one level below `net`."""
     inner = type(net)(net.model, graph, stock.ExprTable(), net.bb, net.conversion_state)
     inner.nested, inner.depth, inner.unrolled, inner.variables = True, net.depth + 1, net.unrolled, net.variables
     return inner

@@ -1,9 +1,8 @@
-"""Constant folding of shapes that a `.tflite` network computes at run time.
+"""Fold shapes that a `.tflite` network computes at run time.
 
-A converter that was given no batch size leaves the arithmetic of shapes in the network: SHAPE, a slice of it, a pack with
-constants, then a RESHAPE. The file declares 1 for every extent that the converter did not know. In the shape of an input
-that is the batch size. In the shape of an inner tensor it may be any extent, so the shapes of inner tensors are read from
-the operators imported so far instead of the file. Folded values are constants to every operator that reads them.
+Without a fixed batch size, a converter leaves shape arithmetic in the network: SHAPE, a slice, a pack with constants, a
+RESHAPE. The file declares 1 for every unknown extent: in an input's shape the batch size, in an inner tensor's shape
+any extent. So inner shapes are read from the operators imported so far. Folded values are constants for every reader.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ _MOST = 64  # elements: shapes are short
 
 
 def fold_shape(net: Network, name: str, op: Operator) -> bool:
-    """Fold `op` if it computes a shape, or is a DENSIFY of a constant; returns whether it is folded. An output of the
-    network is also bound as a constant."""
+    """Fold `op` if it computes a shape, or densifies a constant; return True if folded. A network output is also bound
+    as a constant.
+    """
     value = _shape_value(net, name, op)
     if value is None:
         return False
@@ -57,7 +57,7 @@ def _shape_value(net: Network, name: str, op: Operator) -> Any:
 
 
 def _filled(net: Network, extents: stock.TensorWrapper, value: stock.TensorWrapper) -> np.ndarray | None:
-    """The value of a FILL by constants, such as the initial states of recurrent layers; None if one is computed."""
+    """Return a FILL's value for constant operands, such as initial recurrent states; None for a computed operand."""
     if any(net.has_expr(t.tensor_idx) for t in (extents, value)):
         return None
     shape = [int(d) for d in net.get_tensor_value(extents).reshape(-1)]

@@ -1,6 +1,6 @@
-"""Converters of Fourier transforms and of the complex numbers that they make.
+"""Converters for Fourier transforms and complex results.
 
-A complex tensor is one of floats with an axis more, the last, for real and imaginary parts.
+A complex tensor is a float tensor with one more axis, the last, for real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 @converts("RFFT2D")
 def _real_transform(net: Network, op: Operator) -> Value:
-    """The transforms of rows, where `fft_length` is of one row, as `tf.signal.rfft` and `stft` have it."""
+    """Transform rows, with `fft_length` for one row, like `tf.signal.rfft` and `stft`."""
     data, lengths = net.get_input_tensors(op)
     rows, length = net.ints(lengths)
     shape = net.shape(data)
@@ -30,14 +30,14 @@ def _real_transform(net: Network, op: Operator) -> Value:
 
 @converts("COMPLEX_ABS")
 def _size(net: Network, op: Operator) -> Value:
-    """The root of the sum of both squares."""
+    """Compute the root of the sum of squares of both parts."""
     value = net.get_tensor_expr(net.get_input_tensors(op)[0])
     return relax.op.sqrt(net.bb.emit(relax.op.sum(net.bb.emit(relax.op.multiply(value, value)), axis=-1)))
 
 
 @converts("REAL", "IMAG")
 def _part(net: Network, op: Operator) -> Value:
-    """Real or imaginary parts."""
+    """Return the real or the imaginary parts."""
     value = net.get_tensor_expr(net.get_input_tensors(op)[0])
     part = int(net.get_op_code_str(op) == "IMAG")
     shape, last = shape_of(value), len(shape_of(value)) - 1

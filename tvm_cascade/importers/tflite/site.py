@@ -1,4 +1,4 @@
-"""An operator of a `.tflite` file as requirements see it: its tensors, its constants and its attributes."""
+"""A `.tflite` operator in the form for requirements: tensors, constants and attributes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class UnsupportedForm(NotImplementedError):
 
 
 class InvalidForm(ValueError):
-    """An operator that breaks TFLite's rules; the message says which one."""
+    """An operator against TFLite's rules; the message names the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """One operator.
 
-    Shapes are those of the tensors as far as they are imported: an inner tensor may differ from what the file declares.
+    Shapes are the imported ones, if known: an inner tensor may differ from the file's declaration.
     """
 
     name: str  # TFLite's, such as CONV_2D
@@ -35,33 +35,33 @@ class Site:
     known: Callable[[Any], np.ndarray | None]  # the value of a tensor; None where it is computed
 
     def has(self, k: int) -> bool:
-        """Whether input `k` is there."""
+        """Return True if input `k` is present."""
         return k < len(self.inputs) and self.inputs[k].tensor_idx >= 0
 
     def value(self, k: int) -> np.ndarray | None:
-        """Input `k`; None where it is computed or left out."""
+        """Return input `k`; None if computed or absent."""
         return self.known(self.inputs[k]) if self.has(k) else None
 
     def dtype(self, k: int) -> str:
-        """The element type of input `k`."""
+        """Return the element type of input `k`."""
         return _type(self.inputs[k])
 
     @property
     def made(self) -> str:
-        """The element type of the first output."""
+        """Return the first output's element type."""
         return _type(self.outputs[0])
 
     def quantized(self, k: int) -> bool:
-        """Whether input `k` has a scale."""
+        """Return True if input `k` has a scale."""
         return bool(self.inputs[k].qnn_params)
 
     def integers(self, k: int) -> list[int]:
-        """The elements of input `k`, a constant of integers; none where it is computed or left out."""
+        """Return the elements of input `k`, a constant integer tensor; empty if computed or absent."""
         found = self.value(k)
         return [] if found is None else [int(v) for v in found.reshape(-1)]
 
     def attribute(self, accessor: str) -> int:
-        """An attribute; the number 0 where the file has no table of options, as TFLite takes it."""
+        """Return an attribute; 0 without an option table, like TFLite."""
         return 0 if self.attributes is None else int(getattr(self.attributes, accessor)())
 
 
@@ -69,7 +69,7 @@ _TYPES = {code: name.lower() for name, code in vars(tflite.TensorType).items() i
 
 
 def _type(tensor: Any) -> str:
-    """The element type of a wrapper's tensor, as NumPy spells it."""
+    """Return a tensor's element type, in NumPy's spelling."""
     return _TYPES.get(tensor.tensor.Type(), "an unknown type")
 
 
@@ -77,18 +77,18 @@ Requirement: TypeAlias = Callable[[Site], str]  # what of an operator breaks it;
 
 
 def spelled(accessor: str) -> str:
-    """The schema's name of an attribute, such as `stride_h`."""
+    """Return the schema's name for an attribute, such as `stride_h`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", accessor).lower()
 
 
 def listed(values: Iterable[int]) -> str:
-    """Numbers as messages have them, the first eight."""
+    """Format numbers for messages, at most eight."""
     numbers = [int(v) for v in values]
     return f"[{', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}]"
 
 
 def described(site: Site) -> str:
-    """What an operator is made of, for a refusal that knows no more."""
+    """Describe an operator, for a refusal without a better reason."""
     inputs = (f"{site.dtype(k)} {listed(site.shapes[k])}" for k in range(len(site.inputs)) if site.has(k))
     fields = [] if site.attributes is None else [a for a in vars(type(site.attributes)) if _is_number(site, a)]
     attributes = ", ".join(f"{spelled(a)} {site.attribute(a)}" for a in fields)

@@ -1,4 +1,4 @@
-"""What STRIDED_SLICE takes of its input, from its masks (tensorflow/lite/kernels/strided_slice.cc)."""
+"""Compute a STRIDED_SLICE's result from its masks (tensorflow/lite/kernels/strided_slice.cc)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 
 @dataclass(frozen=True, slots=True)
 class AxisSlice:
-    """The slice of one axis of the input."""
+    """The slice along one input axis."""
 
     size: int  # of the axis
     begin: int  # 0 to size - 1
@@ -20,12 +20,12 @@ class AxisSlice:
 
     @property
     def extent(self) -> int:
-        """Return the number of elements it takes."""
+        """Return the number of selected elements."""
         return len(range(self.begin, self.end, self.stride))
 
     @property
     def whole(self) -> bool:
-        """Return True if it takes the axis as it is."""
+        """Return True if the slice keeps the whole axis."""
         return (self.begin, self.end, self.stride) == (0, self.size, 1)
 
     @property
@@ -36,7 +36,7 @@ class AxisSlice:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The slice of every axis of the input, and the shape of the result, with new and without shrunk axes."""
+    """The slices along all input axes, and the result's shape, with new and without shrunk axes."""
 
     axes: tuple[AxisSlice, ...]
     shape: list[int]
@@ -45,7 +45,7 @@ class Slices:
 def slices(
     options: Any, shape: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
 ) -> Slices:
-    """Return what a STRIDED_SLICE with these options takes of an input of `shape`.
+    """Return the slices a STRIDED_SLICE with these options takes from an input of `shape`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Constants that a `.tflite` file stores without their zeros, as dense arrays.
+"""Expand sparse constants in `.tflite` files to dense arrays.
 
-`SparsityParameters` of the schema: dimensions in the order of `traversal_order`, each dense or in compressed rows (segments and
-indices); behind the tensor's own dimensions come those of blocks, which `block_map` assigns to them.
+`SparsityParameters` in the schema: dimensions in `traversal_order`, each dense or in compressed rows (segments and
+indices); block dimensions follow the tensor's own, and `block_map` assigns them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DENSE, _COMPRESSED = 0, 1
 
 
 def dense(sparsity: Any, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
-    """Return the array of `shape` with `values` where `sparsity` places them, and zeros elsewhere.
+    """Return the array with `shape`: `values` at the places given by `sparsity`, zeros elsewhere.
 
     Raises
     ------
@@ -49,8 +49,9 @@ def dense(sparsity: Any, shape: Sequence[int], values: np.ndarray) -> np.ndarray
 
 
 def _expanded(metadata: Any, places: np.ndarray, most: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the size of a dense level (1 of a compressed one), and of each of its elements the position of its parent in
-    `places`, the coordinate in its dimension and the place in the level."""
+    """Return a dense level's size (1 for a compressed level), and for each element its parent's position in `places`,
+    its coordinate, and its place in the level.
+    """
     if metadata.Format() == _DENSE:
         size = int(metadata.DenseSize())
         _require(size > 0 and places.size * size <= most)

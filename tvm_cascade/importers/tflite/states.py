@@ -1,11 +1,11 @@
-"""States of `.tflite` files: variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE), set at first by what CALL_ONCE runs.
+"""States in `.tflite` files: variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE), initialized through CALL_ONCE.
 
-A variable that is both read and assigned becomes a state of the network. In the file, the tensor that its first
-READ_VARIABLE writes becomes another input, and an output too: there the converter puts what the last ASSIGN_VARIABLE leaves.
-A variable that is never assigned is the constant that it holds at first; one that is never read is nothing.
+A variable both read and assigned becomes a network state. The tensor written by its first READ_VARIABLE becomes a
+further input, and an output for the last assigned value. A variable never assigned is a constant; one never read is
+ignored.
 
-Recurrent operators have their states as tensors that are variable, of the main subgraph: these become inputs and outputs in the
-same way. Filters of one step keep nothing; operators in the body of a loop are refused unless every call begins anew.
+Recurrent operators keep states in variable tensors of the main subgraph, which become inputs and outputs in the same
+way. One-step filters keep nothing; operators in a loop body are refused unless every call restarts.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _FEATURES = 1  # of an SVDF, the input of weights with a row a filter
 
 
 def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
-    """The variables of a model that its main subgraph reads and assigns, and, with `recurrent`, the states of its recurrent
-    operators."""
+    """Return a model's variables both read and assigned in its main subgraph, and with `recurrent` its recurrent
+    operators' states.
+    """
     found, names = _variables(model), model.Subgraphs(0).names
     kept = _kept_by_operators(model) if recurrent else []
     titles = unique_names([*(state.name for state in found), *(names[t] for t in kept)])[len(found) :]
@@ -51,7 +52,7 @@ def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
 
 
 def _kept_by_operators(model: Model) -> list[int]:
-    """The tensors that recurrent operators of the main subgraph keep from one call to the next."""
+    """Return the tensors kept between calls by recurrent operators in the main subgraph."""
     graph: Any = model.Subgraphs(0)
     found: dict[int, None] = {}
     for code, op in _operators(model):
@@ -65,13 +66,13 @@ def _kept_by_operators(model: Model) -> list[int]:
 
 
 def _steps(graph: Any, state: int, features: int) -> int:
-    """The steps that the filters of an SVDF look at."""
+    """Return the number of steps seen by an SVDF's filters."""
     count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:]))
     return count // max(int(graph.Tensors(features).Shape(0)), 1) if 0 <= features < graph.TensorsLength() else 0
 
 
 def _variables(model: Model) -> tuple[FileState, ...]:
-    """The variables of a model that its main subgraph reads and assigns."""
+    """Return a model's variables both read and assigned in its main subgraph."""
     handles, reads, assigned = dict[int, Key](), dict[Key, int](), set[Key]()
     for code, op in _operators(model):
         if code == _OPERATORS.VAR_HANDLE:
@@ -90,7 +91,7 @@ def _variables(model: Model) -> tuple[FileState, ...]:
 
 
 def with_state_ends(data: bytes, model: Model, states: tuple[FileState, ...]) -> Model:
-    """The model whose last inputs and outputs are its states."""
+    """Return the model with its states as last inputs and outputs."""
     graph: Any = model.Subgraphs(0)
     tensors = [state.tensor for state in states]
     for t in tensors:
@@ -108,7 +109,7 @@ def with_state_ends(data: bytes, model: Model, states: tuple[FileState, ...]) ->
 
 
 def key_of(handle: Operator) -> Key:
-    """The container and the name of the variable that a VAR_HANDLE names."""
+    """Return the container and name of a VAR_HANDLE's variable."""
     options, table = tflite.VarHandleOptions(), handle.BuiltinOptions()
     if table is None:
         raise MalformedModel("a VAR_HANDLE without a name")
@@ -117,7 +118,7 @@ def key_of(handle: Operator) -> Key:
 
 
 def _operators(model: Model) -> Iterator[tuple[int, Operator]]:
-    """The operators of the main subgraph, each with its code."""
+    """Yield the main subgraph's operators, each with its code."""
     graph: Any = model.Subgraphs(0)
     for i in range(graph.OperatorsLength()):
         op = graph.Operators(i)
@@ -166,7 +167,7 @@ def _key(net: Network, op: Operator) -> Key:
 
 
 def put_states(net: Network) -> None:
-    """Let the tensors of the states, which are outputs, hold what a call leaves in them."""
+    """Set the state tensors, which are outputs, to their values after a call."""
     for key, state in net.variables.states.items():
         if key in net.variables.now:
             name = stock.get_tensor_name(net.subgraph, state.tensor)

@@ -1,10 +1,9 @@
-"""Converter of SVDF, the filters of keyword spotting, float and int8. (Relax's importer refuses int8, and filters the state of
-the step before.)
+"""Convert SVDF, the filters for keyword spotting, float and int8. (Relax's importer refuses int8, and filters the
+previous step's state.)
 
-Every call computes one step. The features of the steps before are a state of the network, or zero in every call (`stateless`):
-what an interpreter computes that was just made, or whose variables were reset. Filters whose state is int8 are convolutions,
-which `passes.LowerQuantized` lowers as any other; those of int16 are converted to integer kernels here, because no float form
-has their arithmetic.
+Every call computes one step. Earlier steps' features are a network state, or zero in every call (`stateless`), like in
+a new or reset interpreter. Filters with an int8 state become convolutions, lowered by `passes.LowerQuantized`; with an
+int16 state they become integer kernels here, since no float form has that arithmetic.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _svdf(net: Network, op: Operator) -> Value:
 
 
 def svdf_units(net: Network, state: Any, features: Value, steps: np.ndarray, bias: np.ndarray) -> Value:
-    """The units, float [batch, units], from the features of a step and those that the state holds."""
+    """Return the units, float [batch, units], from one step's features and the state's."""
     seen = _seen(net, state, features)
     if seen is features:
         return _svdf_sums(net, features, np.ascontiguousarray(steps[-1]), bias)
@@ -52,8 +51,9 @@ def svdf_units(net: Network, state: Any, features: Value, steps: np.ndarray, bia
 
 
 def _seen(net: Network, state: Any, features: Value) -> Value:
-    """The features of all steps, [1, steps * batch * filters], the last of them `features`, which the state holds afterwards;
-    those alone where nothing is kept."""
+    """Return all steps' features, [1, steps * batch * filters], with `features` last, and keep them as the state;
+    `features` alone without a state.
+    """
     held = net.held_state(state)
     if held is None:
         return features
@@ -66,17 +66,17 @@ def _seen(net: Network, state: Any, features: Value) -> Value:
 
 
 def _in_a_row(net: Network, value: Value) -> Value:
-    """All elements of a tensor as one row."""
+    """Return a tensor's elements as one row."""
     return _in_shape(net, value, (1, prod(shape_of(value))))
 
 
 def _in_shape(net: Network, value: Value, shape: tuple[int, ...]) -> Value:
-    """A tensor as one of another shape; itself where it has that."""
+    """Return a tensor in another shape; itself if equal."""
     return value if shape_of(value) == shape else net.bb.emit(relax.op.reshape(value, list(shape)))
 
 
 def _svdf_sums(net: Network, features: Value, last: np.ndarray, bias: np.ndarray) -> Value:
-    """The units, float [batch, units], from the features of the one step; `last` are the time weights of that."""
+    """Return the units, float [batch, units], from a single step's features; `last` are its time weights."""
     parts = net.bb.emit(relax.op.multiply(features, relax.const(last, "float32")))
     shape = [int(features.ty.shape.values[0]), len(bias), len(last) // len(bias)]
     ranks = net.bb.emit(relax.op.reshape(parts, shape))
@@ -84,7 +84,7 @@ def _svdf_sums(net: Network, features: Value, last: np.ndarray, bias: np.ndarray
 
 
 def svdf_weights(net: Network, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """The weights of the features, and the time weights, [steps, filters]."""
+    """Return the feature weights, and the time weights, [steps, filters]."""
     if any(net.has_expr(t.tensor_idx) for t in (features, times)):
         raise UnsupportedForm("SVDF with computed weights")
     weights, all_times = (np.asarray(net.get_tensor_value(t)) for t in (features, times))
@@ -100,7 +100,7 @@ def svdf_weights(net: Network, features: Any, times: Any, rank: int) -> tuple[np
 
 
 def _integer_svdf(net: Network, op: Operator, weights: np.ndarray, steps: np.ndarray, bias: np.ndarray) -> Value:
-    """An SVDF of int8 with a state and time weights of int16 or int8, in the reference's arithmetic."""
+    """Convert an int8 SVDF with an int16 or int8 state and time weights, in the reference's arithmetic."""
     x, features, times, _, state = net.get_input_tensors(op)
     output = net.get_output_tensors(op)[0]
     kind = net.get_tensor_type_str(state.tensor.Type())
@@ -138,9 +138,10 @@ def _integer_svdf(net: Network, op: Operator, weights: np.ndarray, steps: np.nda
 def _pixel(
     net: Network, value: Value, weights: np.ndarray, bias: np.ndarray, zero: int, multiplier: float, out: Output
 ) -> Value:
-    """A product of int8 as a convolution of one column, which has its arithmetic and fast kernels: [1, 1, depth, units], or
-    depthwise over steps [steps, 1, units, 1]; columns of the input are its batch. Only the product of scales counts, so the
-    input takes all of `multiplier`."""
+    """Convert an int8 product to a one-column convolution, with equal arithmetic and fast kernels: [1, 1, depth,
+    units], or depthwise over steps [steps, 1, units, 1]; input columns are its batch. Only the scales' product counts,
+    so the input takes all of `multiplier`.
+    """
     depth, units = weights.shape[2], out.shape[1]
     kind = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
     if weights.shape[3] != units:

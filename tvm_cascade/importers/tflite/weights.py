@@ -1,4 +1,4 @@
-"""Requirements of the operators that multiply by weights, beside those of `tflite_requirements`: types, channels and scales."""
+"""Requirements on operators with weights, beside `tflite_requirements`: types, channels and scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STORED = ("int8", "uint8", "int16")
 
 
 def weights(data: int = 0, matrix: int = 1, bias: int = 2) -> Requirement:
-    """The weights are of a type that goes with the data, and so is the bias."""
+    """Require weights and bias in types that go with the data."""
 
     def check(site: Site) -> str:
         if site.quantized(matrix) and site.dtype(matrix) not in ("int8", "uint8"):
@@ -38,7 +38,7 @@ def weights(data: int = 0, matrix: int = 1, bias: int = 2) -> Requirement:
 
 
 def transposed(site: Site) -> str:
-    """TRANSPOSE_CONV: the filters (input 1) have the channels of the data (input 2)."""
+    """Require for TRANSPOSE_CONV filters (input 1) with the channels of the data (input 2)."""
     same = site.shapes[1][-1] == site.shapes[2][-1]
     return (
         "" if same else f"its filters have the shape {listed(site.shapes[1])}, its data {site.shapes[2][-1]} channels"
@@ -46,7 +46,7 @@ def transposed(site: Site) -> str:
 
 
 def divisible_channels(site: Site) -> str:
-    """The channels of the data are those of the filters (input 1), or a multiple: groups."""
+    """Require data channels equal to the filters' (input 1), or a multiple: groups."""
     given, filters = site.shapes[0][-1], site.shapes[1]
     if filters[-1] < 1 or given % filters[-1] or filters[0] % (given // filters[-1]):
         return f"its filters have the shape {listed(filters)}, its data {given} channels"
@@ -54,7 +54,7 @@ def divisible_channels(site: Site) -> str:
 
 
 def depth_multiplied(site: Site) -> str:
-    """The filters have `depth_multiplier` channels for every channel of the data."""
+    """Require `depth_multiplier` filter channels for every data channel."""
     given, filters, times = site.shapes[0][-1], site.shapes[1], site.attribute("DepthMultiplier")
     if filters[0] == 1 and filters[-1] == given * times:
         return ""
@@ -62,7 +62,7 @@ def depth_multiplied(site: Site) -> str:
 
 
 def scale_each(k: int, axis: int, called: str) -> Requirement:
-    """Where input `k` has several scales, they are one for every index along `axis`, which the file names."""
+    """Require several scales on input `k` to be one per index along `axis`, the axis named by the file."""
 
     def check(site: Site) -> str:
         if not site.has(k) or not site.quantized(k):
@@ -79,7 +79,7 @@ def scale_each(k: int, axis: int, called: str) -> Requirement:
 
 
 def dense(site: Site) -> str:
-    """The elements of the data (input 0) are rows of the matrix of weights (input 1)."""
+    """Require data elements (input 0) that form rows of the weight matrix (input 1)."""
     matrix = site.shapes[1]
     if len(matrix) != 2:
         return f"its weights have the shape {listed(matrix)} and are no matrix"
