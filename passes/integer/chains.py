@@ -1,8 +1,8 @@
-"""Lookup tables for chains of element-wise float operators of one byte tensor, whose results are stored as bytes.
+"""Turn chains of elementwise float operators on one byte tensor, with byte results, into lookup tables.
 
-The chain is evaluated at compile time for all 256 stored values, in float32 as the operators would compute it, and
-quantized as the reference quantizes floats. So functions that have no integer arithmetic of their own (a sine, a softplus,
-a polynomial) cost 256 bytes of flash and no float operations at run time.
+The compiler evaluates the chain for all 256 stored values, in float32 like the operators, and quantizes like the
+reference. So functions without integer arithmetic (sine, softplus, polynomials) cost 256 bytes of flash and no float
+operation at run time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 
 
 def lower_chain(task: Task) -> Value:
-    """Lowers a chain to a table. Raises `NotLowered` unless it is a function of one byte tensor and scalar constants."""
+    """Lower a chain to a table. Raises `NotLowered` unless it reads only one byte tensor and scalar constants."""
     chain = _Chain(task)
     with np.errstate(all="ignore"):
         values = chain.value(task.operator.in_file)
@@ -56,7 +56,7 @@ def lower_chain(task: Task) -> Value:
 
 
 class _Chain:
-    """Evaluates a chain of float operators for every stored value of the one byte tensor that it reads."""
+    """Evaluates a chain of float operators for every stored value of its byte tensor."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -64,7 +64,7 @@ class _Chain:
         self.source: Quantized | None = None
 
     def value(self, operand: Operand) -> np.ndarray:
-        """Return the values of an operand for the 256 stored values; a single one if it does not depend on the tensor."""
+        """Return an operand's values for the 256 stored values; one value if independent of the tensor."""
         key = id(operand)
         if key not in self._known:
             if len(self._known) > _LONGEST:

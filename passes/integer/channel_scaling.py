@@ -1,4 +1,4 @@
-"""Per-channel requantization of accumulators to stored outputs, and biases in units of the accumulator."""
+"""Requantize accumulators to stored outputs per channel, with biases in accumulator units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ChannelScaling:
 
     @classmethod
     def of(cls, output: Output, real: np.ndarray, bias: np.ndarray, bound: int, once: bool) -> ChannelScaling:
-        """The scaling by real multipliers (float64), one per channel.
+        """Return the scaling by real multipliers (float64), one per channel.
 
         Raises
         ------
@@ -50,11 +50,11 @@ class ChannelScaling:
 
     @property
     def constants(self) -> list[np.ndarray]:
-        """Bias, multipliers and shifts, in the order in which `stored` takes their placeholders."""
+        """Return bias, multipliers and shifts, in the placeholder order of `stored`."""
         return [self.bias, self.multiplier, self.shift]
 
     def stored(self, total: Scalar, channel: Index, b: Tensor, m: Tensor, s: Tensor) -> Scalar:
-        """The stored output for the sum `total` in `channel`; `b`, `m` and `s` are the placeholders of `constants`."""
+        """Return the stored output for the sum `total` in `channel`; `b`, `m` and `s` are placeholders for `constants`."""
         if self.once:
             scaled = fp.te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
         else:
@@ -67,23 +67,24 @@ class ChannelScaling:
 def rescaled_channel(
     output: Output, x: Scalar, m: Scalar, s: Scalar, given: tuple[np.ndarray, np.ndarray], bound: int
 ) -> Scalar:
-    """An int32 in units of the output's scale: `x`, `|x| <= bound`, times a multiplier that differs by channel, rounded as the
-    output is. `given` are all that `m` and `s` take, in pairs."""
+    """Return an int32 in output-scale units: `x`, `|x| <= bound`, times a per-channel multiplier, rounded like the
+    output. `given` are all values for `m` and `s`, in pairs.
+    """
     if output.once:
         return fp.te_rescale_channel_even(x, m, s, given, bound)
     return fp.te_rescale_channel(x, m, s, given[1], bound)
 
 
 def channel_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
-    """The bias as int32 [channels]; zeros if it is None."""
+    """Return the bias as int32 [channels]; zeros for None."""
     return np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
 
 
 def stored_bias(task: Task, bias: Quantized, stored: np.ndarray) -> np.ndarray:
-    """Return the data `stored` of `bias` in units of the sum: scale `sx * sw` of the other operands, zero point 0.
+    """Return the data `stored` of `bias` in sum units: scale `sx * sw` from the other operands, zero point 0.
 
-    TFLite ignores a bias's own quantization, and so does this, except for files whose operators are defined on real
-    numbers: there a bias of another scale or zero point is requantized, rounded to nearest.
+    TFLite ignores a bias's own quantization. Files with operators defined on real numbers differ: there a bias with
+    another scale or zero point is requantized, rounded to nearest.
 
     Raises
     ------

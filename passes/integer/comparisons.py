@@ -1,8 +1,8 @@
-"""Lowering of comparisons of stored integers, and of operators on their results: select, and booleans cast to numbers.
+"""Lower comparisons of stored integers, and operators on the results: select, and booleans cast to numbers.
 
-The reference compares `MBQM((x - z) << 8)` of both sides, with the scales as multipliers: below a scale of 1/256
-neighbouring values compare equal. For int16 it orders the stored values and ignores their quantization. Comparisons that
-are defined on real numbers (`Task.real`) compare dequantized floats, or stored values of equal quantization.
+The reference compares `MBQM((x - z) << 8)` on both sides, with the scales as multipliers: below scale 1/256
+neighbouring values compare equal. For int16 it orders the stored values regardless of quantization. Comparisons on real
+numbers (`Task.real`) compare dequantized floats, or stored values under equal quantization.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TESTS = {
 
 @lowers(*_TESTS, results="bool")
 def lower_test(task: Task) -> Value:
-    """A comparison of two stored activations; its output is boolean."""
+    """Lower a comparison of two stored activations, with a boolean output."""
     a, b = task.operator.quantized(0), task.operator.quantized(1)
     kind = task.operator.kind
     a, b = stored_like(a, b), stored_like(b, a)

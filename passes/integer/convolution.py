@@ -1,9 +1,9 @@
-"""Lowering of conv2d (grouped too), depthwise_conv2d and conv2d_transpose.
+"""Lower conv2d (grouped too), depthwise_conv2d and conv2d_transpose.
 
-`acc = sum (x - xz)(w - wz) + bias`, where padding contributes nothing, then MBQM per channel. The padded TE stage holds
-the input's zero point, so a schedule may skip padded elements: they do not change the accumulator. Multipliers are prepared
-as in the reference: for int8 weights in double, `QM(D(sx) D(sw) / D(so))`, for uint8 with the product in float32. The bias
-is in units of the sum (`channel_scaling.stored_bias`).
+`acc = sum (x - xz)(w - wz) + bias`, without contributions from padding, then MBQM per channel. The padded TE stage
+holds the input's zero point, so a schedule may skip padded elements. Multipliers follow the reference: for int8 weights
+in double, `QM(D(sx) D(sw) / D(so))`, for uint8 with the product in float32. The bias is in sum units
+(`channel_scaling.stored_bias`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """TE of a convolution on its padded input: the sums of products and the stored output."""
+    """TE for a convolution on its padded input: sums of products, and the stored output."""
 
     kind: str
     x: Quantized
@@ -72,12 +72,13 @@ class Sums:
 
     @property
     def accumulator(self) -> str:
-        """The element type of the sums."""
+        """Return the sums' element type."""
         return "int64" if self.scaling.bound > INT32_MAX else "int32"
 
     def stored(self, padded: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
-        """The stored output. Weights `w` are [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] if depthwise; `b`,
-        `m` and `s` are as in `ChannelScaling.stored`."""
+        """Return the stored output. Weights `w` are [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for
+        depthwise; `b`, `m` and `s` as in `ChannelScaling.stored`.
+        """
         shape, scaling = self.scaling.output.shape, self.scaling
         sums = self._depthwise if self.kind == "depthwise_conv2d" else self._dense
         acc = te.compute(shape, sums(padded, w), name=f"{self.kind}_acc")
@@ -114,7 +115,7 @@ class Sums:
 
 
 def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: float, name: str) -> Tensor:
-    """`x` (NHWC) padded with `value` by (top, left, bottom, right); `x` itself if all are 0."""
+    """Pad `x` (NHWC) with `value` by (top, left, bottom, right); return `x` itself if all are 0."""
     if not any(padding):
         return x
     n, h, w, c = (int(d) for d in x.shape)
@@ -157,7 +158,7 @@ def pad_value(pad: Operator) -> int:
 def kernel_of(operator: Operator) -> tuple[Quantized, np.ndarray]:
     """Return the weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI.
 
-    Raises `NotLowered` for other layouts, and unless they are dequantized from constants, by one scale or one an output channel.
+    Raises `NotLowered` for other layouts, and unless constants are dequantized by one scale, or one per output channel.
     """
     attrs = operator.attributes
     layout, groups, shape = attrs["kernel_layout"], attrs["groups"], operator.value(1).shape
@@ -179,7 +180,7 @@ def kernel_of(operator: Operator) -> tuple[Quantized, np.ndarray]:
 
 
 def _scaled_by_outputs(kernel: Quantized, shape: Sequence[int], first: int) -> bool:
-    """Whether the scales of stored weights are those of the output channels, axes `first` and on of `shape`."""
+    """Return True if stored weights have one scale per output channel, axes `first` and on of `shape`."""
     count, outputs = kernel.scale.size, tuple(shape[first:])
     if count == 1:
         return True
@@ -194,7 +195,9 @@ def _scaled_by_outputs(kernel: Quantized, shape: Sequence[int], first: int) -> b
 def scaling_of(
     task: Task, x: Quantized, w: Quantized, data: np.ndarray, bias: np.ndarray, depthwise: bool
 ) -> ChannelScaling:
-    """The `ChannelScaling` of a convolution by weights `data`, [kh, kw, in, out], or [kh, kw, channel, multiplier]."""
+    """Return the `ChannelScaling` for a convolution with weights `data`, [kh, kw, in, out], or [kh, kw, channel,
+    multiplier].
+    """
     scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
     if w.declared == "uint8" and not task.output.once:
         real = (x.step * scales).astype("float64") / np.float64(task.output.scale)
@@ -206,11 +209,11 @@ def scaling_of(
 
 
 def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
-    """Lowers the transposed convolution, plus a constant int32 bias or None.
+    """Lower the transposed convolution, plus a constant int32 bias or None.
 
-    It becomes a convolution of stride 1 over a dilated input: the padded stage holds the input with `stride - 1` rows and
-    columns of its zero point between neighbours, which contribute nothing. The weights are flipped, and dilated, at compile
-    time. Multipliers and rounding are the convolution's.
+    It becomes a stride-1 convolution over a dilated input: the padded stage puts `stride - 1` zero-point rows and
+    columns between neighbours. Weights are flipped and dilated at compile time. Multipliers and rounding are the
+    convolution's.
     """
     attrs, out, groups = task.attributes, task.output, task.attributes["groups"]
     if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "IOHW"):
@@ -250,7 +253,7 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
 
 @lowers("conv2d_transpose", results="float32")
 def lower_float_transpose(task: Task) -> Value | None:
-    """A float transposed convolution, rewritten from NHWC to NCHW because Relax cannot legalize NHWC."""
+    """Lower a float transposed convolution, from NHWC to NCHW because Relax cannot legalize NHWC."""
     attrs, emitter = task.attributes, task.emitter
     if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "IOHW"):
         return None
@@ -267,7 +270,9 @@ def lower_float_transpose(task: Task) -> Value | None:
 
 
 def _flipped(weights: np.ndarray, groups: int, dilation: Sequence[int], zero_point: int) -> np.ndarray:
-    """Weights [in, out / groups, kh, kw] as [kh, kw, in / groups, out], flipped along kh and kw, dilated with zero points."""
+    """Return weights [in, out / groups, kh, kw] as [kh, kw, in / groups, out], flipped along kh and kw, dilated with
+    zero points.
+    """
     depth, group, *extents = weights.shape
     spread: np.ndarray = np.full(
         (depth, group, *((k - 1) * d + 1 for k, d in zip(extents, dilation, strict=True))), zero_point
@@ -281,7 +286,7 @@ def _flipped(weights: np.ndarray, groups: int, dilation: Sequence[int], zero_poi
 def _te_spread(
     a: Tensor, strides: Sequence[int], before: tuple[int, int], extents: tuple[int, int], value: int
 ) -> Tensor:
-    """`a` (NHWC) dilated to `extents`: row i of `a` at row `before + i * stride`, columns alike, `value` elsewhere."""
+    """Dilate `a` (NHWC) to `extents`: row i of `a` at row `before + i * stride`, columns alike, `value` elsewhere."""
     n, h, w, c = (int(d) for d in a.shape)
     (sy, sx), (top, left) = strides, before
 

@@ -24,9 +24,10 @@ from tvm_cascade.program.quant import NotLowered
 
 @lowers("concat")
 def lower_concat(task: Task) -> Value:
-    """Concat. Inputs of the output's quantization are copied. Other uint8 inputs are rescaled by tables of 256 entries, from
-    the reference's float32 arithmetic (attribute `table_of_input`: table by input, -1 for none); for int8 and int16, where
-    the reference has no rescale, every input is requantized first."""
+    """Lower a concat. Inputs in the output's quantization are copied. Other uint8 inputs are rescaled by 256-entry
+    tables, in the reference's float32 arithmetic (attribute `table_of_input`: table by input, -1 for none). The
+    reference has no int8 or int16 rescale; there every input is requantized first.
+    """
     fields = task.operator.operands[0]
     parts = [quantized(f) for f in fields] if isinstance(fields, tuple) else [None]
     stored = [p for p in parts if p is not None]
@@ -53,7 +54,9 @@ def _tabulated_concat(task: Task, stored: Sequence[Quantized], axis: int) -> Val
 
 
 def _concat_with_constants(task: Task, parts: Sequence[Quantized], axis: int) -> Value:
-    """Concat with constants, rescaled at compile time; a kind of its own, as constants follow the activations as parameters."""
+    """Lower a concat with constants, rescaled at compile time; a separate kind, as constants follow activations in the
+    parameters.
+    """
     parts = [stored_like(p, task.output) for p in parts]
     tables = [_concat_table(p, task.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
@@ -71,7 +74,7 @@ def _concat_with_constants(task: Task, parts: Sequence[Quantized], axis: int) ->
 
 @lowers("concat", results=STORED)
 def lower_stored_concat(task: Task) -> Value:
-    """Concat of stored values without rescaling."""
+    """Lower a concat of stored values without rescaling."""
     fields = task.operator.operands[0]
     if not isinstance(fields, tuple):
         raise NotLowered("a concatenation of a tuple from elsewhere")
@@ -93,7 +96,7 @@ def _copied(
 
 @lowers("pad", results=STORED)
 def lower_pad(task: Task) -> Value:
-    """Padding of stored values: by a constant here, by elements of the tensor in `lower_moving_pad`."""
+    """Pad stored values by a constant; `lower_moving_pad` pads by elements."""
     if task.attributes["pad_mode"] != "constant":
         return lower_moving_pad(task)
     return _padded(task, task.source(0), pad_value(task.operator) - task.output.offset)
@@ -101,7 +104,7 @@ def lower_pad(task: Task) -> Value:
 
 @lowers("pad")
 def lower_pad_island(task: Task) -> Value:
-    """Constant padding by a real number: the input is requantized to the output first."""
+    """Pad by a real constant: requantize the input to the output first."""
     x, out = quantized(task.operator.operands[0]), task.output
     if task.attributes["pad_mode"] != "constant" or x is None:
         raise NotLowered("padding of a tensor that is not dequantized from integers")
@@ -112,7 +115,7 @@ def lower_pad_island(task: Task) -> Value:
 
 
 def _padded(task: Task, source: Value, fill: int) -> Value:
-    """`source` (of the old function or the new one) padded with the stored value `fill`."""
+    """Pad `source` (in the old or the new function) with the stored value `fill`."""
     shape, widths = shape_of(source), task.attributes["pad_width"]
     before, after = widths[::2], widths[1::2]
     if min(widths, default=0) < 0:
@@ -129,24 +132,24 @@ def _padded(task: Task, source: Value, fill: int) -> Value:
 
 @lowers("permute_dims", results=STORED)
 def lower_transpose(task: Task) -> Value:
-    """A transpose, which moves stored values as they are."""
+    """Lower a transpose, which moves stored values unchanged."""
     return transposed(task.emitter, task.source(0), transpose_axes(task.operator))
 
 
 @lowers(*VIEWS, results=STORED)
 def lower_view(task: Task) -> Value:
-    """A view of stored values."""
+    """Lower a view of stored values."""
     return task.emitter.reshape(task.emitter.new(task.source(0)), task.output.shape)
 
 
 def transpose_axes(operator: Operator) -> list[int]:
-    """The permutation of a transpose, nonnegative: output axis k is input axis `axes[k]`."""
+    """Return a transpose's permutation, nonnegative: output axis k is input axis `axes[k]`."""
     rank, axes = len(operator.value(0).shape), operator.attributes["axes"]
     return [a % rank for a in axes] if axes is not None else list(reversed(range(rank)))
 
 
 def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
-    """A stored tensor (of the old function or the new one) transposed: output axis k is input axis `axes[k]`."""
+    """Transpose a stored tensor (in the old or the new function): output axis k is input axis `axes[k]`."""
     shape = shape_of(source)
 
     def compute(a: Tensor) -> Tensor:
@@ -161,7 +164,7 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
 @lowers("strided_slice", results=STORED)
 def lower_strided_slice(task: Task) -> Value:
-    """A slice with strides along any axes, which may count from the end."""
+    """Lower a strided slice along any axes, possibly negative."""
     x, (axes, begins, _, *rest) = task.operator.value(0), cast("Sequence[Sequence[int]]", task.operator.operands[1:])
     shape, strides = x.shape, rest[0] if rest else [1] * len(axes)
     begin, stride = [0] * len(shape), [1] * len(shape)
@@ -185,7 +188,7 @@ def slice_of(task: Task, source: Value, begin: Sequence[int], stride: Sequence[i
 
 @lowers("split_part", results=STORED)
 def lower_split_part(task: Task) -> Value:
-    """A part of a split, emitted as a slice, because every operator has a single output."""
+    """Lower one part of a split as a slice, because every operator has a single output."""
     source, attrs = task.operator.value(0), task.attributes
     shape, sections, index = source.shape, attrs["indices_or_sections"], attrs["index"]
     axis = attrs["axis"] % len(shape)
@@ -195,8 +198,9 @@ def lower_split_part(task: Task) -> Value:
 
 
 def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
-    """The table `clamp(rha(x k + b) + zo)` over all stored x of uint8, in ascending order, computed in float32 from the
-    file's values; None if stored values are copied unchanged."""
+    """Return the table `clamp(rha(x k + b) + zo)` for all stored uint8 x, ascending, computed in float32 from the
+    file's values; None for an unchanged copy.
+    """
     if out.same_as(part):
         return None
     if (part.declared, out.declared) != ("uint8", "uint8"):

@@ -1,13 +1,13 @@
-"""Lowering of fully connected layers and batch matrix products, in integer arithmetic.
+"""Lower fully connected layers and batch matrix products, in integer arithmetic.
 
-For fully connected layers the reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. The form here is
-`sign(acc) * ((|acc| m + 2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are
-monotone in `acc`, so they are equal everywhere if they are equal around each step of the output: `_proved` checks that for
-every channel at compile time. If a multiplier of 31 bits fails the check, the double's 53 bits are used, in two products;
-if that fails too, the layer is not lowered.
+The reference computes a fully connected layer as `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. The form here
+is `sign(acc) * ((|acc| m + 2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both
+are monotone in `acc`, so equality around each output step implies equality everywhere; `_proved` checks that for every
+channel at compile time. If a 31-bit multiplier fails, the double's 53 bits serve, in two products; if these fail too,
+the layer is not lowered.
 
-TensorFlow Lite Micro and CMSIS-NN rescale the sum as a convolution's instead (`Task.dense_twice`): MBQM, or for int16 one
-rounding by a multiplier of 16 bits.
+TensorFlow Lite Micro and CMSIS-NN rescale like a convolution (`Task.dense_twice`): MBQM, or for int16 one rounding by a
+16-bit multiplier.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RoundedOnce:
 
     @classmethod
     def of(cls, output: Output, real: np.ndarray, bias: np.ndarray, total: np.ndarray, wide: bool) -> RoundedOnce:
-        """Return the scaling by real multipliers (float64), one per channel, of sums of the magnitude `total` at most.
+        """Return the scaling by real multipliers (float64), one per channel, for sums up to magnitude `total`.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class RoundedOnce:
 
     @property
     def sums(self) -> str:
-        """The type of the sums."""
+        """Return the sums' type."""
         return "int64" if self.wide else "int32"
 
     @property
@@ -122,7 +122,7 @@ class RoundedOnce:
 
 
 def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tuple[np.ndarray, np.ndarray]:
-    """Multipliers (int32, or int64 if more bits are needed) and shifts that are proved equal to the double form.
+    """Return multipliers (int32, or int64 for more bits) and shifts, proved equal to the double form.
 
     Parameters
     ----------
@@ -155,11 +155,12 @@ def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tupl
 
 
 def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, out: Output) -> bool:
-    """Whether fixed point and double give the same output for every accumulator in `[-bound, bound]`, in every channel.
+    """Return True if fixed point and double give equal outputs for every accumulator in `[-bound, bound]`, in every
+    channel.
 
-    Both are monotone in the accumulator, so it is enough to compare them where the output changes. For every output value v
-    they are compared at the seven accumulators around the one at which the real product rounds to v for the first time, and
-    the change to v has to happen within those seven.
+    Both are monotone in the accumulator, so a comparison at output changes is enough. For every output value v, seven
+    accumulators around the first real product rounding to v are compared, and the change to v has to lie within these
+    seven.
     """
     steps = np.arange(out.lo - out.zero_point, out.hi - out.zero_point + 2, dtype="int64")
     limits: dict[tuple[float, int, int], int] = {}
@@ -182,7 +183,7 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
 
 
 def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
-    """`rha(acc * m * 2^(s - 31))` on an int64 array, as `_te_round_once` computes it."""
+    """Compute `rha(acc * m * 2^(s - 31))` on an int64 array, like `_te_round_once`."""
     sign = acc >> 63
     if m >> 31 == 0 and int(np.abs(acc).max(initial=0)) >> 31 == 0:  # the sum below is the same, in one product
         return (acc * m + (1 << (30 - s)) + sign) >> (31 - s)
@@ -192,9 +193,9 @@ def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
 
 
 def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: bool) -> Scalar:
-    """`rha(acc * m * 2^(s - 31))` as int32; shifts round down, so negative sums add one less than half.
+    """Compute `rha(acc * m * 2^(s - 31))` as int32; shifts round down, so negative sums add one less than half.
 
-    `in_two_parts`: the multiplier is split for 53-bit multipliers, and for sums of more than 32 bits (`wide`).
+    `in_two_parts` splits 53-bit multipliers, `wide` is for sums beyond 32 bits.
     """
     sign = acc >> i64(63) if wide else (acc >> i32(31)).astype("int64")
     acc = acc.astype("int64")
@@ -236,16 +237,16 @@ def operands_of(operator: Operator) -> tuple[Quantized, Quantized, np.ndarray]:
 
 
 def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
-    """For every channel, the least magnitude of an accumulator at which the output saturates (or a bound above it)."""
+    """Return for every channel the least accumulator magnitude with a saturated output (or a bound above)."""
     reach = max(abs(out.lo - out.zero_point), abs(out.hi - out.zero_point)) + 2
     return np.minimum(np.ceil(reach / real), 2.0**52).astype("int64")
 
 
 def _lower_batch_matmul(task: Task, bias: np.ndarray | None) -> Value:
-    """Batch matrix product `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant int32 bias or None.
+    """Lower a batch matrix product `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant int32 bias or None.
 
-    `acc = sum (a - az)(b - bz)`, then MBQM; for int16 a single rounding in 64 bits. Either operand may be constant. As in
-    the reference, the multiplier is computed from the product of the scales in float32.
+    `acc = sum (a - az)(b - bz)`, then MBQM; for int16 a single rounding in 64 bits. Either operand may be constant.
+    Like in the reference, the multiplier comes from the scales' product in float32.
     """
     a, b, out = _batch_operand(task.operator, 0), _batch_operand(task.operator, 1), task.output
     if len(out.shape) < 2 or len(a.shape) < 2 or len(b.shape) < 2:
@@ -283,7 +284,7 @@ def _lower_batch_matmul(task: Task, bias: np.ndarray | None) -> Value:
 def _scaling(
     a: Quantized, b: Quantized, out: Output, bias: np.ndarray, bound: int, fully_connected: bool
 ) -> ChannelScaling | RoundedOnce:
-    """Return the rescaling of sums of products: that of a fully connected layer, or of a batch matrix product."""
+    """Return the rescaling for sums of products, in a fully connected layer or a batch matrix product."""
     scales = np.broadcast_to(b.scale.reshape(-1), bias.size)
     if fully_connected:
         real = np.float64(a.step) * scales.astype("float64") / np.float64(out.scale)
@@ -303,6 +304,6 @@ def _batch_operand(operator: Operator, index: int) -> Quantized:
 
 
 def _batch(x: Tensor, index: tuple[Index, ...]) -> list[Index | int]:
-    """The batch indices into operand `x` for an output index; axes of extent 1 are broadcast."""
+    """Return the batch indices into operand `x` for an output index; broadcast axes of extent 1."""
     own = index[len(index) - len(x.shape) : -2]
     return [0 if int(d) == 1 else i for d, i in zip(x.shape[:-2], own, strict=True)]

@@ -1,7 +1,7 @@
-"""Lowering of add, sub, mul (broadcasting), sums of several tensors and the relu family.
+"""Lower add, sub, mul (broadcasting), sums of several tensors and the relu family.
 
-Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room (15
-for int16), mul and relu with their ratio in float32.
+Multipliers follow the reference: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room (15 for
+int16), mul and relu by a float32 ratio.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lower_add(task: Task) -> Value:
 
 @lowers("subtract")
 def lower_subtract(task: Task) -> Value:
-    """A difference, by the arithmetic of sums."""
+    """Lower a difference, by the arithmetic for sums."""
     return _sum(task, "sub")
 
 
@@ -83,7 +83,7 @@ def lower_squared_difference(task: Task) -> Value:
 
 @lowers("relu", "clip")
 def lower_relu(task: Task) -> Value:
-    """relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
+    """Lower relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
     x = stored(task.operator.quantized(0))
     ratio = np.float64(np.float32(x.step / task.output.scale))
     return rescaled(task, "relu", x, np.float64(x.step) / task.output.scale if task.output.once else ratio)
@@ -106,7 +106,7 @@ def _sum(task: Task, kind: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Summand:
-    """An operand of a sum, and its rescale to twice the larger scale."""
+    """A sum's operand, and its rescale to twice the larger scale."""
 
     zero_point: int
     reach: int
@@ -114,7 +114,7 @@ class _Summand:
     shift: int
 
     def value(self, x: Scalar, high: int) -> Scalar:
-        """An element, rescaled and times `high`."""
+        """Return an element, rescaled and times `high`."""
         return te_rescale(
             (x.astype("int32") - i32(self.zero_point)) * i32(high), self.multiplier, self.shift, self.reach * high
         )
@@ -122,7 +122,7 @@ class _Summand:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Sums or differences of two elements, in units of the output's scale."""
+    """Sums or differences of two elements, in output-scale units."""
 
     kind: str
     left: _Summand
@@ -141,7 +141,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Broadcast:
-    """Elements of an output, from those of two tensors that are broadcast."""
+    """Output elements from two broadcast tensors."""
 
     value: Callable[[Scalar, Scalar], Scalar]
     output: Output

@@ -1,4 +1,4 @@
-"""Emission of integer operators: calls of PrimFuncs that are written in TE, with their attributes."""
+"""Emit integer operators: calls to PrimFuncs written in TE, with attributes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Emitter:
     written: dict[Hashable, tuple[Value, Value]] = field(default_factory=dict[Hashable, tuple[Value, Value]])
 
     def emit(self, value: Value, name: str | None = None) -> Value:
-        """Binds a value of the new function to a new variable, of the tensor's name unless one is given."""
+        """Bind a value in the new function to a new variable, named after the tensor unless a name is given."""
         made = self.builder.emit(value, name_hint=self.name if name is None else name)
         self.places[made] = self.place
         return made
 
     def new(self, expr: Value) -> Value:
-        """The new function's value for a value of the old function."""
+        """Return the new function's value for an old value."""
         return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     def call(self, kind: str, compute: Callable[..., Tensor], operands: Sequence[Operand], **attributes: Any) -> Value:
-        """Emits `call_tir` of the PrimFunc that `compute` describes.
+        """Emit `call_tir` for the PrimFunc described by `compute`.
 
         Parameters
         ----------
@@ -76,21 +76,22 @@ class Emitter:
     def call_func(
         self, kind: str, func: Function, arguments: Sequence[Value], activations: int, **attributes: Any
     ) -> Value:
-        """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function: `activations`
-        activations, then constants."""
+        """Emit `call_tir` for a PrimFunc with one output; `arguments` are new values: `activations` activations, then
+        constants.
+        """
         return self._call(*self._function(func, kind, activations, Attributes(**attributes)), arguments)
 
     def call_for_each(
         self, kind: str, func: Function, arguments: Sequence[Value], activations: int, outputs: int, **attributes: Any
     ) -> list[Value]:
-        """The same of a PrimFunc of several outputs, its last parameters; returns a value for each."""
+        """Emit `call_tir` for a PrimFunc with several outputs, its last parameters; return a value for each."""
         types = [relax.TensorType([int(d) for d in p.shape], p.dtype) for p in func.params[-outputs:]]
         called = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
         made = self.emit(relax.call_tir(called, arguments, types))
         return [self.emit(relax.TupleGetItem(made, k)) for k in range(outputs)]
 
     def _function(self, func: Function, kind: str, activations: int, attributes: Attributes) -> tuple[Value, Value]:
-        """The global variable of a PrimFunc in the new module, and the type of its output."""
+        """Return a PrimFunc's global variable in the new module, and its output's type."""
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.add_func(with_spec(func, kind, activations, attributes), kind), out_type
@@ -99,12 +100,13 @@ class Emitter:
         return self.emit(relax.call_tir(function, arguments, out_type))
 
     def filled(self, shape: Sequence[int], value: int, dtype: str) -> Value:
-        """A tensor of one value, whatever the operands of its operator are: it is folded, and what was computed for them alone
-        is left out."""
+        """Return a tensor filled with one value, regardless of operands: it is folded, and computations only for the
+        operands are dropped.
+        """
         return self.emit(relax.op.full(list(shape), relax.const(value, dtype), dtype))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """A view, emitted only where the shape changes."""
+        """Emit a view, only if the shape changes."""
         if shape_of(value) == tuple(shape):
             return value
         return self.emit(relax.op.reshape(value, list(shape)))

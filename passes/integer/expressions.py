@@ -9,27 +9,27 @@ from tvm_cascade.program.quant import NotLowered
 
 
 def name_of(expr: Value) -> str:
-    """The name of a call's operator, empty for anything else."""
+    """Return a call's operator name, "" for anything else."""
     return str(getattr(expr.op, "name", "")) if isinstance(expr, relax.Call) else ""
 
 
 def constant_of(expr: Value) -> np.ndarray | None:
-    """The data of a constant; None for any other expression."""
+    """Return a constant's data; None for any other expression."""
     return expr.value.numpy() if is_constant(expr) else None
 
 
 def is_constant(expr: Value) -> bool:
-    """Whether an expression is a constant, which `constant_of` would copy."""
+    """Return True for a constant, without the copy made by `constant_of`."""
     return isinstance(expr, ir.GenericConst)
 
 
 def constant(data: np.ndarray | np.generic) -> Value:
-    """A constant of the element type of `data`; without a type, Relax makes 64-bit elements 32-bit ones."""
+    """Return a constant with the element type of `data`; without a type, Relax narrows 64-bit elements to 32 bits."""
     return relax.const(np.ascontiguousarray(data) if data.ndim else data, str(data.dtype))
 
 
 def shape_of(expr: Value) -> tuple[int, ...]:
-    """The static shape; raises `NotLowered` if it is symbolic."""
+    """Return the static shape; raises `NotLowered` for a symbolic one."""
     try:
         return tuple(int(d) for d in expr.ty.shape.values[:])
     except (AttributeError, TypeError) as error:
@@ -37,16 +37,16 @@ def shape_of(expr: Value) -> tuple[int, ...]:
 
 
 def number_of(prim: Value) -> float:
-    """A scalar argument of a call as a Python float, whatever TVM node wraps it."""
+    """Return a call's scalar argument as a Python float, in any TVM node."""
     value = getattr(prim, "value", prim)
     return float(getattr(value, "value", value))
 
 
 def attributes(holder: Function | Module) -> dict[str, object]:
-    """The attributes of a function or module; empty where it has none."""
+    """Return the attributes on a function or module; empty without any."""
     return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
 
 
 def dtype_of(expr: Value) -> str:
-    """The element type of an expression, such as "int8"; empty for what is no tensor."""
+    """Return an expression's element type, such as "int8"; "" unless it is a tensor."""
     return str(getattr(expr.ty, "dtype", ""))

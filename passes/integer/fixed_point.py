@@ -1,11 +1,11 @@
-"""The fixed-point primitives of TFLite's reference kernels in the program (TE); `operators.fixed_point` has them in numpy.
+"""TFLite's fixed-point primitives in the program (TE); `operators.fixed_point` has the numpy twins.
 
 Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64
-bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single
-rounding does not reproduce. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
+bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and rounds twice, which no single
+rounding reproduces. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
 
-The TE forms use each operand once where possible: TE has no let, so nested forms that repeat an operand grow exponentially
-and take minutes to compile. They stay in 32 bits wherever the given bound on the operand allows.
+TE has no let: nested forms that repeat an operand grow exponentially and compile for minutes. So each operand occurs
+once where possible. Values stay in 32 bits wherever the operand's bound allows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 
 
 def bits_of(dtype: str) -> int:
-    """The bits of an integer type."""
+    """Return an integer type's bits."""
     return int(np.iinfo(dtype).bits)
 
 
@@ -40,12 +40,12 @@ def i64(value: int) -> Scalar:
 
 
 def te_srdhm(a: Scalar, m: Scalar) -> Scalar:
-    """`SRDHM` of int64 expressions; the result fits 32 bits."""
+    """Compute `SRDHM` on int64 expressions; the result fits 32 bits."""
     return (a * m + i64(1 << 30)) >> i64(31)
 
 
 def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
-    """`RDivPOT` by a constant, of an int32 or (`bits=64`) int64; the caller ensures that `|h| + 2^(e-1)` fits."""
+    """Compute `RDivPOT` by a constant, on int32 or (`bits=64`) int64; the caller ensures that `|h| + 2^(e-1)` fits."""
     if e == 0:
         return h
     const = i64 if bits == 64 else i32
@@ -53,16 +53,16 @@ def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
 
 
 def te_wrapping_shift(x: Scalar, s: Scalar) -> Scalar:
-    """An int32 shifted left by an int32, wrapping in 32 bits as the reference does.
+    """Shift an int32 left by an int32, wrapping in 32 bits like the reference.
 
-    Computed as a truncated 64-bit product: C leaves the left shift of a negative number undefined, and TVM simplifies
-    unsigned arithmetic as if it did not wrap.
+    A truncated 64-bit product: C leaves the left shift of a negative number undefined, and TVM simplifies unsigned
+    arithmetic without wraparound.
     """
     return (x.astype("int64") * (i64(1) << s.astype("int64"))).astype("int32")
 
 
 def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
-    """`MBQM` by a constant multiplier, as int32.
+    """Compute `MBQM` by a constant multiplier, as int32.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
 
 
 def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, bound: int) -> Scalar:
-    """`MBQM` by multipliers that differ by channel, as int32.
+    """Compute `MBQM` by per-channel multipliers, as int32.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def may_tie(m: np.ndarray | int, s: np.ndarray | int, bound: int) -> bool:
 
 
 def te_rescale_even(x: Scalar, m: int, s: int, bound: int) -> Scalar:
-    """`x m 2^(s - 31)` rounded once, half to even, and saturated, as int32; parameters as of `te_rescale`."""
+    """Compute `x m 2^(s - 31)` rounded once, half to even, and saturated, as int32; parameters like `te_rescale`."""
     if m == 0:
         return i32(0)
     zeros = min((m & -m).bit_length() - 1, 31 - s)
@@ -142,7 +142,7 @@ def te_rescale_even(x: Scalar, m: int, s: int, bound: int) -> Scalar:
 def te_rescale_channel_even(
     x: Scalar, m: Scalar, s: Scalar, given: tuple[np.ndarray, np.ndarray], bound: int
 ) -> Scalar:
-    """`te_rescale_even` by multipliers that differ by channel; `given` are all that `m` and `s` take, in pairs."""
+    """Compute `te_rescale_even` by per-channel multipliers; `given` are all values for `m` and `s`, in pairs."""
     product = x.astype("int64") * m.astype("int64")
     shift = i64(31) - s.astype("int64")
     half = i64(1) << (shift - i64(1))
@@ -159,12 +159,12 @@ def _saturated(value: Scalar, largest: int) -> Scalar:
 
 
 def once_rounded(m: np.ndarray | np.integer) -> np.ndarray:
-    """`QM` multipliers rounded to 16 bits, as in the reference's form for 64-bit accumulators."""
+    """Return `QM` multipliers rounded to 16 bits, the reference's form for 64-bit accumulators."""
     return np.where(m < 0x7FFF0000, (m.astype("int64") + (1 << 15)) >> 16, 0x7FFF).astype("int32")
 
 
 def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
-    """`MBQM64`: an int64 accumulator by a 16-bit multiplier, rounded once, as int32.
+    """Compute `MBQM64`: an int64 accumulator times a 16-bit multiplier, rounded once, as int32.
 
     The reference's form for int16 activations; `r` is from `once_rounded`, `s` TFLite's shift, both int32 expressions.
     """
@@ -173,18 +173,18 @@ def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
 
 
 def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:
-    """An int32 clamped to `[lo, hi]` and cast to `dtype`."""
+    """Clamp an int32 to `[lo, hi]` and cast to `dtype`."""
     return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
 
 
 def te_broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    """The element of `x` at an index into the shape to which `x` is broadcast."""
+    """Return the element of `x` for an index into the broadcast shape."""
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
 
 
 def te_leading_zeros(v: Scalar) -> Scalar:
-    """The number of leading zeros of a positive int32, by comparisons: portable, and only used once per row."""
+    """Count a positive int32's leading zeros, by comparisons: portable, and used once per row."""
     count = i32(0)
     for bit in range(1, 31):
         count = count + tirx.Select(v < i32(1 << bit), i32(1), i32(0))
@@ -192,7 +192,7 @@ def te_leading_zeros(v: Scalar) -> Scalar:
 
 
 def te_saturate(v: Scalar) -> Scalar:
-    """An int64 clamped to the range of int32."""
+    """Clamp an int64 to the int32 range."""
     return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))
 
 

@@ -50,7 +50,7 @@ def lower_gather(task: Task) -> Value:
 
 @lowers("tile", results=STORED)
 def lower_tile(task: Task) -> Value:
-    """A tensor repeated along its axes."""
+    """Repeat a tensor along its axes."""
     data = task.operator.value(0)
     shape = data.shape
     extents = task.output.shape[len(task.output.shape) - len(shape) :]
@@ -64,13 +64,14 @@ def lower_tile(task: Task) -> Value:
 
 @lowers("broadcast_to", results=STORED)
 def lower_broadcast(task: Task) -> Value:
-    """A tensor repeated along axes of extent 1, and along new axes in front."""
+    """Repeat a tensor along axes of extent 1, and along new leading axes."""
     return task.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [task.source(0)])
 
 
 def lower_moving_pad(task: Task) -> Value:
-    """Padding with elements of the tensor: reflect (without the edge), replicate (the edge) or circular. For constant
-    padding see `data_movement.lower_pad`."""
+    """Pad with the tensor's elements: reflect (without the edge), replicate (the edge) or circular.
+    `data_movement.lower_pad` pads with constants.
+    """
     data, mode, widths = task.operator.value(0), task.attributes["pad_mode"], task.attributes["pad_width"]
     shape = data.shape
     sides = list(zip(shape, widths[::2], widths[1::2], strict=True))
@@ -87,7 +88,7 @@ def lower_moving_pad(task: Task) -> Value:
 
 @lowers("resize2d", results=STORED)
 def lower_resize_nearest(task: Task) -> Value:
-    """A resize that copies the nearest pixel: stored values as they are."""
+    """Resize by copying the nearest pixel's stored values."""
     if task.attributes["method"] != "nearest_neighbor":
         raise NotLowered(f"a resize by {task.attributes['method']} on stored values")
     grids = _grids(task)
@@ -111,7 +112,7 @@ def lower_resize_nearest(task: Task) -> Value:
 
 @lowers("resize2d")
 def lower_resize_bilinear(task: Task) -> Value:
-    """A resize that interpolates between four pixels."""
+    """Resize by interpolation between four pixels."""
     if task.attributes["method"] != "linear":
         raise NotLowered(f"a resize by {task.attributes['method']}")
     x, out = task.operator.quantized(0), task.output
@@ -134,7 +135,7 @@ def lower_resize_bilinear(task: Task) -> Value:
 
 
 def _rounded_once(x: Quantized, out: Output, rows: Grid, columns: Grid) -> Callable[..., Scalar]:
-    """Blend real numbers, rounded once: in integers where all places are multiples of 1/1024, else in float32."""
+    """Blend real numbers, rounded once: in integers if all places are multiples of 1/1024, else in float32."""
     ratio = np.float64(x.step) / np.float64(out.scale)
     if x.dtype == "int8" and rows.is_fixed and columns.is_fixed:
         bits = 2 * _FRACTION_BITS
@@ -155,7 +156,9 @@ def _rounded_once(x: Quantized, out: Output, rows: Grid, columns: Grid) -> Calla
 
 @lowers("resize2d", results="float32")
 def lower_float_resize(task: Task) -> Value | None:
-    """A float resize in NHWC, with the reference's coordinates and blending; None (left to Relax) for any other resize."""
+    """Lower a float resize in NHWC, with the reference's coordinates and blending; None (left to Relax) for any other
+    resize.
+    """
     attrs = task.attributes
     modes = ("align_corners", "half_pixel", "asymmetric")
     if attrs["layout"] != "NHWC" or attrs["coordinate_transformation_mode"] not in modes:
@@ -182,7 +185,7 @@ def _bilinear(task: Task, source: Value, grid: Grid, element: Callable[..., Scal
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The coordinate mapping of a resize along one axis."""
+    """A resize's coordinate mapping along one axis."""
 
     source: int  # extent of the input
     target: int  # extent of the output
@@ -191,14 +194,14 @@ class Grid:
 
     @property
     def step(self) -> np.float32:
-        """The step in the input per output element, in the reference's float32."""
+        """Return the input step per output element, in the reference's float32."""
         if self.align_corners and self.target > 1:
             return np.float32(self.source - 1) / np.float32(self.target - 1)
         return np.float32(self.source) / np.float32(self.target)
 
     @property
     def fixed_step(self) -> int:
-        """The same in units of 1/1024."""
+        """Return the input step per output element, in units of 1/1024."""
         one = 1 << _FRACTION_BITS
         if self.align_corners and self.target > 1:
             return (one * (self.source - 1) + (self.target - 1) // 2) // (self.target - 1)
@@ -206,7 +209,7 @@ class Grid:
 
     @property
     def is_fixed(self) -> bool:
-        """Return True if the place of every output is a multiple of 1/1024."""
+        """Return True if every output's place is a multiple of 1/1024."""
         if self.align_corners and self.target > 1:
             return (self.source - 1 << _FRACTION_BITS) % (self.target - 1) == 0
         whole = (self.source << _FRACTION_BITS) % self.target == 0
@@ -214,7 +217,7 @@ class Grid:
 
 
 def nearest_sources(grid: Grid) -> np.ndarray:
-    """The input index of every output index, in the reference's float32."""
+    """Return each output index's input index, in the reference's float32."""
     offset = np.float32(0.5) if grid.half_pixel else np.float32(0)
     real = (np.arange(grid.target, dtype="float32") + offset) * grid.step
     whole = [round_half_away(v) for v in real] if grid.align_corners else np.floor(real).astype("int64")
@@ -222,7 +225,7 @@ def nearest_sources(grid: Grid) -> np.ndarray:
 
 
 def _as_ratio(grid: Grid, sources: np.ndarray) -> tuple[int, int] | None:
-    """(p, q) with `sources[i] == i * p // q` for all i, an index that window analysis can handle; None if there is none."""
+    """Return (p, q) with `sources[i] == i * p // q` for all i, an index form for window analysis; None without one."""
     common = gcd(grid.source, grid.target)
     p, q = grid.source // common, grid.target // common
     return (p, q) if np.array_equal(np.arange(grid.target) * p // q, sources) else None
@@ -259,7 +262,7 @@ def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
 
 
 def _te_fixed_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
-    """The two source indices of output index `i`, and the weight of the second in units of 1/1024."""
+    """Return the two source indices for output index `i`, and the second's weight in units of 1/1024."""
     one, step = 1 << _FRACTION_BITS, grid.fixed_step
     at = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
     first = tirx.max(at, i32(0)) >> i32(_FRACTION_BITS)  # as C's division, which truncates negative coordinates to 0
@@ -268,7 +271,7 @@ def _te_fixed_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
 
 
 def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    """Bilinear blend in the reference's fixed point: int8 in 32 bits, int16 in 64."""
+    """Blend bilinearly in the reference's fixed point: int8 in 32 bits, int16 in 64."""
     # half away from zero by shifts: TVM narrows the comparison of a wide number with zero to 32 bits
     total, wide = _te_fixed_total(a, n, c, rows, y, columns, x), 32 if str(a.dtype) == "int8" else 64
     rounded = te_rounding_divide(total, 2 * _FRACTION_BITS, wide).astype("int32")
@@ -276,7 +279,7 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
 
 
 def _te_fixed_total(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    """Sum up the blend of stored values in units of 2^-20: of int8 in 32 bits, of int16 in 64."""
+    """Sum the blended stored values in units of 2^-20: int8 in 32 bits, int16 in 64."""
     y0, y1, wy = _te_fixed_coordinate(rows, y)
     x0, x1, wx = _te_fixed_coordinate(columns, x)
     one = i32(1 << _FRACTION_BITS)
@@ -294,7 +297,7 @@ def _te_fixed_total(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
 
 
 def _te_float_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
-    """The two source indices of output index `i`, and the weight of the second in float32."""
+    """Return the two source indices for output index `i`, and the second's weight in float32."""
     step = tirx.const(float(grid.step), "float32")
     coordinate = i.astype("float32") * step
     if grid.half_pixel:
@@ -313,7 +316,7 @@ def _te_blend(
     column: tuple[Scalar, Scalar, Scalar],
     offset: int = 0,
 ) -> Scalar:
-    """Bilinear blend of four neighbours, `offset` added to each, in float32, summed in the reference's order."""
+    """Blend four neighbours bilinearly, `offset` added to each, in float32, summed in the reference's order."""
     (y0, y1, wy), (x0, x1, wx) = row, column
     one = tirx.const(1.0, "float32")
 

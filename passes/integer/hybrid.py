@@ -29,7 +29,7 @@ _REACH = 255  # largest |q - z|
 
 @dataclass(frozen=True, slots=True)
 class HybridWeights:
-    """Weights of a hybrid operator: int8, with one scale or one an output channel (float32), and a float32 bias."""
+    """Weights for a hybrid operator: int8, with one scale or one per output channel (float32), and a float32 bias."""
 
     data: np.ndarray
     scales: np.ndarray
@@ -40,7 +40,7 @@ class HybridWeights:
         return self.scales.size > 1
 
     def checked(self, products: int) -> HybridWeights:
-        """These weights; raises `NotLowered` where sums of so many products might exceed 32 bits."""
+        """Return these weights; raises `NotLowered` if sums over so many products might exceed 32 bits."""
         if products * _REACH * 128 > INT32_MAX:
             raise NotLowered("a hybrid operator whose sums exceed 32 bits")
         return self
@@ -55,7 +55,7 @@ class Stored:
 
 
 def lower_stored(emitter: Emitter, x: Value, asymmetric: bool) -> Stored:
-    """Emits the factors of every part of `x`, float32, and what is stored of it."""
+    """Emit the float32 factors for every part of `x`, and its stored integers."""
     factors, shape = lower_factors(emitter, x, asymmetric), shape_of(x)
 
     def compute(a: Tensor, f: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def lower_rounded(emitter: Emitter, x: Value, asymmetric: bool) -> Value:
 
 
 def lower_factors(emitter: Emitter, x: Value, asymmetric: bool) -> Value:
-    """Emits the factors of each part of `x`, float32 [parts, 3]: its scale, what it is multiplied by, its zero point."""
+    """Emit the float32 factors for each part of `x`, [parts, 3]: scale, multiplier, zero point."""
     parts, *rest = shape_of(x)
 
     def compute(a: Tensor) -> Tensor:
@@ -121,23 +121,23 @@ def te_factors(low: Scalar, high: Scalar, asymmetric: bool) -> tuple[Scalar, Sca
 
 
 def te_stored(x: Scalar, inverse: Scalar, zero: Scalar, asymmetric: bool) -> Scalar:
-    """What is stored of an element, int8."""
+    """Return an element's stored integer, int8."""
     return te_clamp(te_round(x * inverse + zero).astype("int32"), lowest_stored(asymmetric), 127, "int8")
 
 
 def lowest_stored(asymmetric: bool) -> int:
-    """The least stored number."""
+    """Return the least stored number."""
     return -128 if asymmetric else -127
 
 
 def te_rounded(x: Scalar, factors: Sequence[Scalar], asymmetric: bool) -> Scalar:
-    """The real number for which what is stored of an element stands; `factors` are those of its part."""
+    """Return the real number behind an element's stored integer; `factors` are its part's."""
     scale, inverse, zero = factors
     return (te_stored(x, inverse, zero, asymmetric).astype("float32") - zero) * scale
 
 
 def te_round(x: Scalar) -> Scalar:
-    """To the nearest whole number, half away from zero."""
+    """Round to the nearest integer, half away from zero."""
     whole, half = tirx.trunc(x), tirx.const(0.5, x.ty.dtype)
     one, none = (tirx.const(v, x.ty.dtype) for v in (1, 0))
     return whole + tirx.Select(x - whole >= half, one, none) - tirx.Select(x - whole <= -half, one, none)
@@ -232,7 +232,7 @@ def _channel(channel: Index, weights: HybridWeights) -> Index:
 
 
 def _padded(a: Tensor, f: Tensor, padding: Sequence[int], kind: str) -> Callable[..., Scalar]:
-    """The elements of `a` less their zero point, int32, by indices into the padded map."""
+    """Return the elements of `a` minus their zero point, int32, by indices into the padded map."""
     if not any(padding):
         return lambda n, y, x, c: _centred(a[n, y, x, c], f[n, _ZERO])
     top, left, bottom, right = padding

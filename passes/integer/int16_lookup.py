@@ -1,8 +1,8 @@
-"""Lowering of unary operators on int16: interpolated tables for float functions; arithmetic for leaky relu, abs, negation.
+"""Lower unary int16 operators: float functions by interpolated tables; leaky relu, abs and negation by arithmetic.
 
-sigmoid and tanh share one table, `sigmoid(i / 24)` in Q0.16, interpolated by 9 or 8 bits. Other functions (exp, log, gelu,
-rsqrt) have 513 samples each, corrected by half of the interpolation error at the middle of the interval. Functions of real
-numbers (ONNX, PyTorch) have 1025 samples with eight more bits, and parabolas between them. Source: TFLite's
+sigmoid and tanh share one table, `sigmoid(i / 24)` in Q0.16, interpolated by 9 or 8 bits. Other functions (exp, log,
+gelu, rsqrt) have 513 samples each, corrected by half the interpolation error at the interval's middle. Functions on
+real numbers (ONNX, PyTorch) have 1025 samples with eight more bits, and parabolas between. Source: TFLite's
 `reference_integer_ops::Logistic` and `Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
 """
 
@@ -31,7 +31,7 @@ _ONE_MORE = (
 
 @cache
 def sigmoid_table() -> np.ndarray:
-    """The reference's table of `sigmoid(i / 24)` in Q0.16: 256 entries of uint16 range, as int32."""
+    """Return the reference's table for `sigmoid(i / 24)` in Q0.16: 256 entries in uint16 range, as int32."""
     table = [min(round(65536 / (1 + math.exp(-i / 24))), 65535) for i in range(256)]
     for i in _ONE_MORE:
         table[i] += 1
@@ -75,7 +75,7 @@ def _sigmoid(v: np.float32) -> float:
 
 
 def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
-    """The table interpolated at `|v| / 2^bits`; the result has `bits` more fraction bits than the table."""
+    """Interpolate the table at `|v| / 2^bits`; the result has `bits` more fraction bits than the table."""
     magnitude = tirx.Select(v < i32(0), i32(0) - v, v)
     high = tirx.min(magnitude >> i32(bits), i32(254))
     low = magnitude & i32((1 << bits) - 1)
@@ -85,7 +85,7 @@ def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
 
 
 def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
-    """sigmoid or tanh of `v` in Q0.15, from the interpolated sigmoid of `|v|` by symmetry."""
+    """Compute sigmoid or tanh of `v` in Q0.15, from the interpolated sigmoid of `|v|` by symmetry."""
     if function == "sigmoid":
         below = i32((1 << 25) + (1 << 9) - 1) - curve
         return tirx.Select(v >= i32(0), curve + i32(1 << 9), below) >> i32(10)
@@ -95,7 +95,9 @@ def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
 
 
 def _input_multiplier(scale: float) -> tuple[int, int]:
-    """Multiplier and right shift of the reference from stored values to the table's input: units of 1 / (3 * 4096)."""
+    """Return the reference's multiplier and right shift from stored values to the table's input: units of 1 / (3 *
+    4096).
+    """
     exact = math.log2(scale)
     shift = (15 - _INTEGER_BITS) + round_half_away(exact)
     if abs(exact - round_half_away(exact)) < 1e-3 and shift in (0, 1):
@@ -110,7 +112,7 @@ def _input_multiplier(scale: float) -> tuple[int, int]:
 
 
 def lower_int16_leaky_relu(task: Task, x: Quantized, alpha: float) -> Value:
-    """`MBQM` with one multiplier on each side of zero."""
+    """Lower to `MBQM` with one multiplier on each side of zero."""
     out = task.output
     if x.constant is not None or out.dtype != "int16":
         raise NotLowered("a leaky relu of int16 to another type")
@@ -132,7 +134,7 @@ def lower_int16_leaky_relu(task: Task, x: Quantized, alpha: float) -> Value:
 
 
 def lower_int16_abs(task: Task, x: Quantized) -> Value:
-    """`MBQM(|x|)`, or `|x|` if the scales are equal."""
+    """Lower to `MBQM(|x|)`, or `|x|` for equal scales."""
     out = _symmetric(task, x, "abs")
     if task.explicit and x.step != out.scale:
         raise NotLowered("an abs of floats between quantizations of int16")
@@ -148,7 +150,7 @@ def lower_int16_abs(task: Task, x: Quantized) -> Value:
 
 
 def lower_int16_negative(task: Task, x: Quantized) -> Value:
-    """Negation. The reference ignores scales and wraps, so that -32768 stays; for real operators that saturates to 32767."""
+    """Negate. The reference ignores scales and wraps, so -32768 stays; for real operators it saturates to 32767."""
     out = _symmetric(task, x, "negation")
     if task.real and x.step != out.scale:
         raise NotLowered("a negation of real numbers between scales")
@@ -162,9 +164,10 @@ def lower_int16_negative(task: Task, x: Quantized) -> Value:
 
 
 def lower_int16_table(task: Task, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
-    """`function` as a table of 513 samples over the input's range, interpolated. The reference's slopes are of 16 bits: they
-    wrap where neighbouring samples are further apart, as at input scales far above those of training. A function of real
-    numbers is a table of parabolas."""
+    """Lower `function` to a table with 513 samples over the input's range, interpolated. The reference's slopes have 16
+    bits: they wrap if neighbouring samples lie further apart, such as at input scales far above training. A function on
+    real numbers becomes a table of parabolas.
+    """
     out = _symmetric(task, x, kind)
     if task.real:
         return _lower_to_parabolas(task, x, kind, function)
@@ -185,9 +188,10 @@ def lower_int16_table(task: Task, x: Quantized, kind: str, function: Callable[[n
 
 
 def _lower_to_parabolas(task: Task, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
-    """Compute `function` by a parabola through three of 1025 samples, which have `_FRACTION` bits of fraction, and one rounding.
+    """Compute `function` by parabolas through three of 1025 samples with `_FRACTION` fraction bits, and one rounding.
 
-    Raises `NotLowered` unless it is off by less than `_OFF` of a step before it is rounded."""
+    Raises `NotLowered` unless the error before rounding is less than `_OFF` of a step.
+    """
     out = task.output
     places = np.arange(_LOWEST, _HIGHEST + 2, 64)
     exact = _steps(function, x, out, places)
@@ -215,8 +219,7 @@ def _parabola(first: Any, middle: Any, last: Any, low: Any) -> Any:
 
 
 def te_interpolated(table: Tensor, v: Scalar, wraps: bool = False) -> Scalar:
-    """A table of 513 entries, interpolated at the int16 value `v` by its low seven bits, with slopes that have 16 bits if
-    it `wraps`."""
+    """Interpolate a 513-entry table at the int16 value `v` by its low seven bits, with 16-bit slopes if it `wraps`."""
     entry = (v >> i32(7)) + i32(256)
     base, after = table[entry].astype("int32"), table[entry + i32(1)].astype("int32")
     slope = (after - base).astype("int16").astype("int32") if wraps else after - base
@@ -231,7 +234,7 @@ _OFF = 1 / 32  # of a step
 
 
 def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
-    """The 513 samples of a function, computed step by step in float32 as the reference does (`LUTPopulate`)."""
+    """Compute a function's 513 samples, step by step in float32 like the reference (`LUTPopulate`)."""
     f32 = np.float32
     low, high = x.step * f32(_LOWEST), x.step * f32(_HIGHEST)
     step = (high - low) / f32(_SAMPLES)
@@ -262,7 +265,7 @@ def _largest_error(table: np.ndarray, function: Callable[[np.float32], float], x
 
 
 def _steps(function: Callable[[np.float32], float], x: Quantized, out: Output, places: np.ndarray) -> np.ndarray:
-    """A function of stored values, in steps of the output."""
+    """Compute a function of stored values, in output steps."""
     step, scale = float(x.step), float(out.scale)
     with np.errstate(all="ignore"):
         return np.array([float(function(np.float32(step * int(v)))) / scale for v in places])

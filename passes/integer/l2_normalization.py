@@ -1,7 +1,7 @@
-"""Lowering of L2 normalization along the last axis of bytes: `x / sqrt(sum x^2)`, with output scale 1/128.
+"""Lower L2 normalization along a byte tensor's last axis: `x / sqrt(sum x^2)`, with output scale 1/128.
 
-The inverse square root is the reference's: the sum is scaled by a power of four into [2^27, 2^29), then five Newton steps
-in Q3.28 start from 1; one multiplier and shift per row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
+The inverse square root is the reference's: the sum is scaled by a power of four into [2^27, 2^29), then five Newton
+steps in Q3.28 start from 1; one multiplier and shift per row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _te_normalized(x: Tensor, zero_point: int, out: Output, unsigned: bool) -> T
 
 
 def _te_inverse_root(total: Tensor, stage: Stage) -> tuple[Tensor, Tensor]:
-    """Multiplier (Q0.31 as int64) and right shift (int32) of `1 / sqrt(total)`, for every row."""
+    """Return multiplier (Q0.31 as int64) and right shift (int32) for `1 / sqrt(total)`, per row."""
     quarter = stage(
         "reduced", lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), total[r] >> i32(2), tirx.max(total[r], i32(2)))
     )
@@ -107,6 +107,6 @@ def _te_next(half: Tensor, x: Tensor, *r: Index) -> Scalar:
 
 
 def _te_step(half: Scalar, x: Scalar) -> Scalar:
-    """One Newton step, `x (3/2 - half x^2)` in Q3.28, rounded and saturated as in the reference."""
+    """Compute one Newton step, `x (3/2 - half x^2)` in Q3.28, rounded and saturated like the reference."""
     cube = fp.te_saturate(fp.te_srdhm(fp.te_srdhm(x, x), x) * i64(1 << 6))
     return fp.te_saturate((fp.te_srdhm(i64(HALF_OF_THREE), x) - fp.te_srdhm(half, cube)) * i64(1 << 3))

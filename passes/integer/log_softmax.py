@@ -1,9 +1,9 @@
-"""Lowering of log softmax along the last axis of bytes, in gemmlowp's fixed point.
+"""Lower log softmax along a byte tensor's last axis, in gemmlowp's fixed point.
 
 `x - max - log(sum exp(x - max))`: exponentials from the softmax's table (Q0.31), their sum in Q12.19, its logarithm in
-Q5.26 by the reference's rational approximation around sqrt(sqrt(1/2)). Everything that depends on the row alone is a
-stage of its own, in int64 raw values. Source: TFLite's integer_ops/log_softmax.h and
-`log_x_for_x_greater_than_or_equal_to_1`; names of constants are theirs.
+Q5.26 by the reference's rational approximation around sqrt(sqrt(1/2)). Everything per row is a separate stage, in int64
+raw values. Source: TFLite's integer_ops/log_softmax.h and `log_x_for_x_greater_than_or_equal_to_1`, with the names of
+its constants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 63845
 
 @lowers("log_softmax")
 def lower_log_softmax(task: Task) -> Value:
-    """A log softmax along the last axis, of stored bytes, with the reference's output scale of 1/16."""
+    """Lower log softmax along the last axis of stored bytes, with the reference's output scale 1/16."""
     x, out = task.operator.quantized(0), task.output
     rank = len(out.shape)
     if task.attributes["axis"] % rank != rank - 1:
@@ -84,13 +84,13 @@ def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling:
 
 
 def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
-    """The stored difference `x - max` at or below which the reference writes the lowest output, by MBQM of `log`."""
+    """Return the stored difference `x - max` from which down the reference writes the lowest output, by MBQM of `log`."""
     high = fp.te_srdhm(log - i64(1 << 31), i64(back << max(shift, 0)))
     return tirx.max(fp.te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
 
 
 def _te_log(total: Tensor, stage: Stage) -> Tensor:
-    """The natural logarithm in Q5.26, as int64, of a sum of at least one in Q12.19."""
+    """Compute the natural logarithm in Q5.26, as int64, for a sum of at least one in Q12.19."""
     unit = 31 - _WIDE_BITS
     wide = stage("total", lambda *r: total[r].astype("int64"))
     zeros = stage("zeros", lambda *r: fp.te_leading_zeros(total[r]).astype("int64"))

@@ -28,7 +28,7 @@ _HARD_SWISH_BITS = 7  # left shift of stored values to the 16-bit form
 
 @lowers("sigmoid", "tanh", "exp", "gelu", "gelu_tanh")
 def lower_float_function(task: Task) -> Value:
-    """sigmoid, tanh, exp and gelu, for which the reference itself builds a table in float32."""
+    """Lower sigmoid, tanh, exp and gelu to the reference's float32 table."""
     x, kind = _operand(task), task.operator.kind
     if x.dtype == "int16":
         if kind in _INTERPOLATED:
@@ -39,7 +39,7 @@ def lower_float_function(task: Task) -> Value:
 
 @lowers("log")
 def lower_log(task: Task) -> Value:
-    """The logarithm; inputs that are not positive give the lowest output."""
+    """Lower the logarithm; nonpositive inputs give the lowest output."""
     out = task.output
     lowest = np.float32(np.float32(fp.range_of(out.dtype)[0] - out.zero_point) * out.scale)
 
@@ -54,8 +54,9 @@ def lower_log(task: Task) -> Value:
 
 @lowers("negative")
 def lower_negative(task: Task) -> Value:
-    """Negation. The reference negates stored values, wrapping, and ignores zero points and scales; for real operators it
-    saturates."""
+    """Negate. The reference negates stored values, wrapping, regardless of zero points and scales; for real operators
+    it saturates.
+    """
     x, out = _operand(task), task.output
     if x.dtype == "int16":
         return int16.lower_int16_negative(task, x)
@@ -68,7 +69,7 @@ def lower_negative(task: Task) -> Value:
 
 @lowers("leakyrelu")
 def lower_leaky_relu(task: Task) -> Value:
-    """`MBQM` with one multiplier on each side of zero; the sign of a negative slope is applied after rounding."""
+    """Lower to `MBQM` with one multiplier on each side of zero; a negative slope's sign is applied after rounding."""
     x, out = _operand(task), task.output
     if x.dtype == "int16":
         return int16.lower_int16_leaky_relu(task, x, float(task.attributes["alpha"]))
@@ -85,7 +86,7 @@ def lower_leaky_relu(task: Task) -> Value:
 
 @lowers("abs")
 def lower_abs(task: Task) -> Value:
-    """`MBQM(|x - xz|)`, or `|x - xz|` if the scales are equal."""
+    """Lower to `MBQM(|x - xz|)`, or `|x - xz|` for equal scales."""
     x, out = _operand(task), task.output
     if x.dtype == "int16":
         return int16.lower_int16_abs(task, x)
@@ -99,7 +100,7 @@ def lower_abs(task: Task) -> Value:
 
 @lowers("elu")
 def lower_elu(task: Task) -> Value:
-    """elu: `x`, or `exp(x) - 1` below zero."""
+    """Lower elu: `x`, or `exp(x) - 1` below zero."""
     stored = _operand(task)
     if stored.dtype != "int8":
         raise NotLowered(f"an elu of {stored.dtype}, which the reference does not have")
@@ -108,7 +109,7 @@ def lower_elu(task: Task) -> Value:
 
 @lowers("hard_swish")
 def lower_hard_swish(task: Task) -> Value:
-    """Hard swish, `x * relu6(x + 3) / 6`, in the reference's 16-bit arithmetic."""
+    """Lower hard swish, `x * relu6(x + 3) / 6`, in the reference's 16-bit arithmetic."""
     x = _operand(task)
     if x.dtype == "int16":
         raise NotLowered("a hard swish of int16, which the reference does not have")
@@ -131,8 +132,9 @@ def lookup(task: Task, x: Quantized, table: np.ndarray) -> Value:
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
-    """The table `clamp(rha(f(sx (v - xz)) * (1 / so)) + zo)` over all stored v, in float32; an f that is not a number gives
-    the least stored value, an infinite one saturates."""
+    """Return the table `clamp(rha(f(sx (v - xz)) * (1 / so)) + zo)` for all stored v, in float32; NaN gives the least
+    stored value, infinity saturates.
+    """
     real = (x.step * _centred(x).astype("float32")).astype("float32")
     with np.errstate(over="ignore"):
         scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
@@ -142,13 +144,15 @@ def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out:
 
 
 def rescale(x: np.ndarray, m: int, s: int) -> np.ndarray:
-    """`MBQM` on int64 arrays, at compile time."""
+    """Compute `MBQM` on int64 arrays, at compile time."""
     shifted = (x << max(s, 0)).astype("int32").astype("int64")
     return fp.rounding_divide(fp.srdhm(shifted, m), max(-s, 0))
 
 
 def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
-    """The reference's hard swish as a table: 16-bit fixed point, saturating shifts, last product truncated toward zero."""
+    """Return the reference's hard swish as a table: 16-bit fixed point, saturating shifts, last product truncated
+    toward zero.
+    """
     fine = np.float32(np.float32(1) / np.float32(1 << _HARD_SWISH_BITS)) * x.step
     output, output_exponent = fp.quantize_multiplier(float(np.float32(fine / out.scale)))
     relu, relu_exponent = fp.quantize_multiplier(float(np.float32(fine / (np.float32(3) / np.float32(1 << 15)))))
@@ -179,14 +183,15 @@ def _operand(task: Task) -> Quantized:
 
 
 def _centred(x: Quantized) -> np.ndarray:
-    """`v - xz` for every stored v, as int64."""
+    """Return `v - xz` for every stored v, as int64."""
     lowest, highest = fp.range_of(x.dtype)
     return np.arange(lowest, highest + 1, dtype="int64") - x.zero_point
 
 
 def _rounding_divide16(x: np.ndarray, exponent: int) -> np.ndarray:
-    """The reference's rounding shift of int16, whose mask of 16 bits makes 1 of every number that is not negative where the
-    exponent is 16 or more."""
+    """Compute the reference's int16 rounding shift, whose 16-bit mask turns every nonnegative number into 1 for
+    exponents from 16 on.
+    """
     mask = int(_wrap16(np.array((1 << exponent) - 1, "int64")))
     return (x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0))
 
@@ -196,7 +201,7 @@ def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarr
 
 
 def exactly(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
-    """A vectorized `function`, computed in double and rounded to float32 once; NaN outside of its domain."""
+    """Return `function` vectorized, computed in double and rounded once to float32; NaN outside its domain."""
 
     def evaluate(x: np.ndarray) -> np.ndarray:
         values = []
@@ -218,18 +223,18 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _exp(v: float | np.float32) -> float:
-    """exp with its argument limited to 89: no overflow in double, and infinity once rounded to float32."""
+    """Compute exp with its argument limited to 89: no overflow in double, and infinity after rounding to float32."""
     return math.exp(min(v, 89.0))
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """`x / 2 (1 + erf(x / sqrt(2)))`, float32 to float32."""
+    """Compute `x / 2 (1 + erf(x / sqrt(2)))`, float32 to float32."""
     scaled = (x * _SQRT_HALF).astype("float32")
     return np.float32(0.5) * x * (np.float32(1) + np.array([math.erf(v) for v in scaled.tolist()], "float32"))
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, float32 to float32."""
+    """Compute `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, float32 to float32."""
     inner = (_SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)).astype("float32")
     return np.float32(0.5) * x * (np.float32(1) + np.array([math.tanh(v) for v in inner.tolist()], "float32"))
 
@@ -243,7 +248,7 @@ def _saturate16(x: np.ndarray) -> np.ndarray:
 
 
 def _srdhm16(a: np.ndarray, b: int) -> np.ndarray:
-    """16-bit SRDHM with gemmlowp's nudge and C's division."""
+    """Compute 16-bit SRDHM with gemmlowp's nudge and C's division."""
     product = a * b
     nudged = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
     return np.where(nudged >= 0, nudged >> 15, -((-nudged) >> 15))

@@ -45,10 +45,10 @@ _QUARTER = -2
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Weights and scales of all gates, in the order input (unless coupled), forget, cell, output.
+    """Weights and scales for all gates, in the order input (unless coupled), forget, cell, output.
 
-    `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, states], `bias` int32 [gates, units];
-    `scales` and `recurrent_scales`, one per gate, are the real multipliers from sums of products to units of 2^-12.
+    `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, states], `bias` int32 [gates, units]; `scales`
+    and `recurrent_scales`, one per gate, are the real multipliers from sums of products to units of 2^-12.
     """
 
     weights: np.ndarray
@@ -76,8 +76,9 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The product that makes the output of the units: int8 [states, units], and an int32 bias that holds the zero point of the
-    units already."""
+    """The product from the units to the output: int8 [states, units], and an int32 bias with the units' zero point
+    included.
+    """
 
     weights: np.ndarray
     bias: np.ndarray
@@ -94,7 +95,7 @@ class Kept(NamedTuple):
 
 
 class _Products(NamedTuple):
-    """The constants of all gates for one of the two products (by input or by state), in order of the kernel's parameters."""
+    """All gates' constants for one product (by input or by state), in the kernel's parameter order."""
 
     weights: np.ndarray
     bias: np.ndarray
@@ -116,10 +117,10 @@ def lower_lstm(
     projection: Projection | None = None,
     kept: Kept | None = None,
 ) -> tuple[Value, Value | None]:
-    """Emits the kernel over `x`, int8 of [batch, steps, depth], or [steps, batch, depth] if time is `major`.
+    """Emit the kernel over `x`, int8 [batch, steps, depth], or [steps, batch, depth] if time is `major`.
 
-    States start at zero where none are `kept`. The result is int8 of the same shape, but with units (or projected states) in
-    place of depth; and, where states are kept, the cells that the last step leaves.
+    States start at zero unless `kept`. The result is int8 in the same shape, with units (or projected states) in place
+    of depth; with kept states also the last step's cells.
     """
     shape, (_, units, made) = shape_of(x), gates.recurrent.shape
     inputs = _products(gates.weights, gates.bias, gates.scales, gates.input_zero)
@@ -154,7 +155,9 @@ def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32
 
 
 def exponentials(fraction: int) -> np.ndarray:
-    """`exp(-(k + 1) / 2^fraction)` in Q0.15 for k in 0 .. 2^fraction / 4 - 1, by gemmlowp's polynomial around -1/8."""
+    """Return `exp(-(k + 1) / 2^fraction)` in Q0.15 for k in 0 .. 2^fraction / 4 - 1, by gemmlowp's polynomial around
+    -1/8.
+    """
     a = -(np.arange(1, (1 << fraction) // 4 + 1, dtype="int64") << (15 - fraction))
     x = a + (1 << 12)
     x2 = _srdhm16(x, x)
@@ -199,7 +202,9 @@ class _Loops:
         self.held = tirx.decl_buffer((3,), "int32", "held")
 
     def function(self) -> Function:
-        """The PrimFunc of the kernel: one block per sequence of the batch, since every step depends on the one before."""
+        """Return the kernel's PrimFunc: one block per sequence in the batch, since every step depends on the one
+        before.
+        """
         batch, steps = (int(d) for d in self.out.shape[:2])
         if self.major:
             batch, steps = steps, batch
@@ -213,14 +218,14 @@ class _Loops:
         return one_block(block, [(b, batch)], [*self.ins, *self.outs])
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
-        """The region of a parameter that sequence `b` reads or writes."""
+        """Return the part of a parameter read or written by sequence `b`."""
         whole = [ir.Range(0, d) for d in buffer.shape]
         if any(buffer is p for p in self.by_sequence):
             whole[1 if self.major and len(whole) == 3 else 0] = ir.Range.from_min_extent(b, i32(1))
         return tirx.BufferRegion(buffer, whole)
 
     def _begun(self) -> Value:
-        """Sets the cells to what they are in front of the first step."""
+        """Set the cells for the first step."""
         zero = tirx.const(0, "int16")
         return loop("u", self.units, lambda u: self._keep(u, self.kept.cell[self.lane, u] if self.kept else zero))
 
@@ -260,7 +265,7 @@ class _Loops:
         )
 
     def _back(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
-        """Adds the product of the state, which is the output of the step before."""
+        """Add the state's product; the state is the previous step's output."""
         later = sequence(*self._product(1, self.out, self._row(b, t - i32(1)), u, k))
         if self.kept is None:
             return tirx.IfThenElse(t > i32(0), later, None)
@@ -269,7 +274,7 @@ class _Loops:
         return tirx.IfThenElse(t > i32(0), later, first) if steps > 1 else first
 
     def _row(self, b: Scalar, t: Scalar) -> tuple[Scalar, ...]:
-        """The place of a step in the input or the output."""
+        """Return a step's place in the input or the output."""
         return (t, b) if self.major else (b, t)
 
     def _product(self, which: int, source: Value, row: tuple[Scalar, ...], u: Scalar, k: Scalar) -> list[Value]:
@@ -304,7 +309,7 @@ class _Loops:
         return tirx.BufferStore(self.out, value, [*self._row(b, t), u])
 
     def _projected(self, b: Scalar, t: Scalar, p: Scalar) -> Value:
-        """Computes one output of a step from its units."""
+        """Compute one step output from its units."""
         sums, (weights, bias, multipliers, shifts) = self.products[2]
         hidden, projection = self.hidden, self.projection
         assert hidden is not None and projection is not None
@@ -323,7 +328,7 @@ class _Loops:
         )
 
     def _curve(self, a: Scalar, shift: Scalar | int) -> Value:
-        """Computes the terms of sigmoid and tanh of `a` in `held`; `|a| << shift` is in units of the table, 2^-fraction."""
+        """Compute the terms for sigmoid and tanh of `a` in `held`; `|a| << shift` is in table units, 2^-fraction."""
         argument, power, inverse = (self.held[k] for k in range(3))
         shift = i32(shift) if isinstance(shift, int) else shift
         first = self.fraction + _QUARTER

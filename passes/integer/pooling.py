@@ -1,9 +1,9 @@
-"""Lowering of average and max pooling, and of mean and sum over any axes.
+"""Lower average and max pooling, and mean and sum over any axes.
 
-Average: `(S + n/2) / n` for a positive sum S, `(S - n/2) / n` otherwise, in C's division, with n the pixels of the window
+Average: `(S + n/2) / n` for a positive sum S, `(S - n/2) / n` otherwise, in C's division, with n the window's pixels
 inside the map; scales are ignored. Max: clamped. Mean: the multiplier is divided by the count, at the highest precision
-that fits 64 bits. Averages that the reference lacks (different scales of input and output, or padding counted in n) are
-rescaled too, by one multiplier for every n.
+within 64 bits. Averages unknown to the reference (different input and output scales, or padding counted in n) are
+rescaled too, by one multiplier per n.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUTSIDE = "an average with a window outside of its map"
 
 @lowers("max_pool2d", results=STORED)
 def lower_max_pool2d(task: Task) -> Value:
-    """A max pool, of stored values as they are; padding is the least of them."""
+    """Lower a max pool of stored values; padding counts as the least value."""
     out = task.output
     (kh, kw), (sy, sx), (dy, dx), padding = _window(task)
 
@@ -95,7 +95,7 @@ def _average(task: Task, source: Value) -> Value:
 
 
 def te_average(out: Output, total: Scalar, count: Scalar) -> Scalar:
-    """The stored average of `count` stored values with the sum `total`."""
+    """Return the stored average for `count` stored values with the sum `total`."""
     half = tirx.truncdiv(count, i32(2))
     if out.offset:  # the reference rounds the sum of the file's values, which is not negative
         return out.clamped(tirx.truncdiv(total + count * i32(out.offset) + half, count) - i32(out.offset))
@@ -103,7 +103,7 @@ def te_average(out: Output, total: Scalar, count: Scalar) -> Scalar:
 
 
 def _window_sums(task: Task, a: Tensor) -> Tensor:
-    """The sum of the stored values in every window, int32; padding counts as 0."""
+    """Sum the stored values in every window, int32; padding counts as 0."""
     (kh, kw), (sy, sx), _, padding = _window(task)
     padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
     ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
@@ -115,8 +115,9 @@ def _window_sums(task: Task, a: Tensor) -> Tensor:
 
 
 def _scaled_average(task: Task, x: Quantized) -> Value:
-    """`MBQM` of `sum (x - z)` by `s / (s_out n)`, n the pixels of the window inside the map or, with `count_include_pad`,
-    inside the padded map. If there are several n, tables hold the multiplier and the shift of each."""
+    """Compute `MBQM` of `sum (x - z)` by `s / (s_out n)`, n the window's pixels inside the map or, with
+    `count_include_pad`, inside the padded map. For several n, tables hold each multiplier and shift.
+    """
     out = task.output
     (kh, kw), (sy, sx), dilation, padding = _window(task)
     if dilation != (1, 1) or x.constant is not None:
@@ -175,7 +176,7 @@ def _scaled_average(task: Task, x: Quantized) -> Value:
 
 
 def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
-    """Multipliers and shifts, int32 [2, largest count + 1], by the count of pixels that an average divides by."""
+    """Return multipliers and shifts, int32 [2, largest count + 1], by an average's pixel count."""
     tables = np.zeros((2, max(pairs) + 1), "int32")
     for count, pair in pairs.items():
         tables[:, count] = pair
@@ -184,8 +185,9 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
 
 @lowers("mean", "sum")
 def lower_sum(task: Task) -> Value:
-    """Mean: the multiplier, shifted up as far as possible, is divided by the count. Sum, as the reference's of uint8. (The
-    reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""
+    """Lower a mean or a sum. Mean: the multiplier, shifted up as far as possible, is divided by the count. Sum: the
+    reference's uint8 form. (The reference reads int8 and int16 inputs as unsigned bytes; this does not.)
+    """
     found, kind = rescaled_sum(task), task.operator.kind
 
     def compute(a: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ def lower_sum(task: Task) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class RescaledSum:
-    """What a mean or a sum makes of the int32 sum of its stored operand's `count` elements."""
+    """The rescaling of an int32 sum over `count` stored elements, for a mean or a sum."""
 
     x: Quantized
     output: Output
@@ -215,14 +217,14 @@ class RescaledSum:
     shift: int
 
     def stored(self, total: Scalar) -> Scalar:
-        """The stored output of a sum."""
+        """Return the stored output for a sum."""
         bound = self.count * self.x.span
         centred = total - i32(self.x.zero_point * self.count)
         return self.output.stored(self.output.rescaled(centred, self.multiplier, self.shift, bound))
 
 
 def rescaled_sum(task: Task) -> RescaledSum:
-    """The arithmetic of a mean or a sum. Raises `NotLowered` where 32 bits do not hold it."""
+    """Return the arithmetic for a mean or a sum. Raises `NotLowered` beyond 32 bits."""
     x, kind = task.operator.quantized(0), task.operator.kind
     count = prod(x.shape[a] for a in reduced_axes(task.operator))
     ratio, once = np.float64(x.step) / np.float64(task.output.scale), task.output.once
@@ -236,7 +238,7 @@ def rescaled_sum(task: Task) -> RescaledSum:
 
 
 def reduced_axes(operator: Operator) -> list[int]:
-    """The axes that a reduction reduces, ascending."""
+    """Return the reduced axes, ascending."""
     rank, given = len(operator.quantized(0).shape), operator.attributes["axis"]
     return sorted({a % rank for a in given} if given is not None else range(rank))
 
@@ -244,7 +246,7 @@ def reduced_axes(operator: Operator) -> list[int]:
 def te_reduced(
     task: Task, a: Tensor, reduce: Callable[..., Scalar], element: Callable[[Scalar], Scalar], name: str
 ) -> Tensor:
-    """A TE stage of the output's shape: `reduce` over `element(a[...])` along the task's reduced axes."""
+    """Add a TE stage with the output's shape: `reduce` over `element(a[...])` along the task's reduced axes."""
     axes, rank = reduced_axes(task.operator), len(a.shape)
     keepdims = bool(task.attributes["keepdims"])
     reduced = {axis: te.reduce_axis((0, int(a.shape[axis])), f"r{axis}") for axis in axes}
@@ -259,7 +261,7 @@ def te_reduced(
 
 
 def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
-    """The number of input rows in `[low, high)` that the window of output row `y` covers."""
+    """Return the number of input rows in `[low, high)` under output row `y`'s window."""
     first = y * stride - before
     return tirx.min(first + kernel, i32(high)) - tirx.max(first, i32(low))
 
@@ -267,7 +269,9 @@ def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int
 def _window(
     task: Task,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
-    """Kernel, strides, dilation and padding (top, left, bottom, right), enlarged as far as windows reach in ceil mode."""
+    """Return kernel, strides, dilation and padding (top, left, bottom, right), enlarged to the windows' reach in ceil
+    mode.
+    """
     attrs = task.attributes
     if attrs["layout"] != "NHWC":
         raise NotLowered(f"a pool in the layout {attrs['layout']}")
@@ -281,7 +285,7 @@ def _window(
 
 
 def _declared_padding(pool: Operator) -> tuple[int, int, int, int]:
-    """The padding in the pool's attributes: top, left, bottom, right."""
+    """Return the padding in the pool's attributes: top, left, bottom, right."""
     top, left, *rest = pool.attributes["padding"]
     bottom, right = rest or (top, left)
     return top, left, bottom, right

@@ -1,4 +1,4 @@
-"""Lowering of prelu: one multiplier for positive values, another one, times the stored slope, for negative values."""
+"""Lower prelu: one multiplier for positive values; another, times the stored slope, for negative values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lower_prelu(task: Task) -> Value:
 
 
 def _by_floats(task: Task, x: Quantized, slopes: np.ndarray, axis: int) -> Value:
-    """prelu with float slopes: each becomes a multiplier of its own, applied to `(x - z) << _HEAD_ROOM`."""
+    """Lower prelu with float slopes: each becomes a multiplier, applied to `(x - z) << _HEAD_ROOM`."""
     out = task.output
     if x.dtype not in STORED_TYPES or x.constant is not None or slopes.size not in (1, out.shape[axis]):
         raise NotLowered(f"a prelu of {x.dtype} with {slopes.size} slopes")

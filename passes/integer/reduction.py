@@ -1,4 +1,4 @@
-"""Lowering of max and min, as reductions and element-wise, of arg max and arg min, and of the product over axes."""
+"""Lower max and min, as reductions and elementwise, arg max and arg min, and the product over axes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def _reduced(task: Task, x: Quantized) -> Value:
 
 @lowers("maximum", "minimum")
 def lower_compare(task: Task) -> Value:
-    """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first.
-    The reference compares and copies stored values, whatever their scales and the output's."""
+    """Lower an elementwise maximum or minimum, broadcast; for real operators both operands are requantized to the
+    output first. The reference compares and copies stored values, regardless of scales.
+    """
     if task.real:
         return _extreme(task, [_real_operand(task, k) for k in range(2)])
     operands = [stored_like(task.operator.quantized(k), task.output) for k in range(2)]
@@ -60,7 +61,9 @@ def lower_compare(task: Task) -> Value:
 
 
 def _real_operand(task: Task, index: int) -> Operand:
-    """An operand requantized to the output; nested maxima and minima (ONNX's Max of several tensors) are lowered first."""
+    """Return an operand requantized to the output; nested maxima and minima (ONNX's Max over several tensors) are
+    lowered first.
+    """
     inner = computed(task.operator.operands[index], "maximum", "minimum")
     if inner is None:
         return in_output_scale(task, index)
@@ -80,8 +83,9 @@ def _extreme(task: Task, parts: list[Operand]) -> Value:
 
 @lowers("prod")
 def lower_product(task: Task) -> Value:
-    """Product over axes: int32, in row-major order; every multiplication, and then the result, is scaled by
-    `MBQM64(s / s_out^(1/n))` for n elements, and so rounded."""
+    """Lower a product over axes: int32, in row-major order; every multiplication, and then the result, is scaled by
+    `MBQM64(s / s_out^(1/n))` for n elements, and so rounded.
+    """
     x = task.operator.quantized(0)
     if task.real:
         raise NotLowered("a product of real numbers, which the reference's steps would round n times")
@@ -111,9 +115,11 @@ def lower_product(task: Task) -> Value:
 
 @lowers("argmax", "argmin", results=ANY)
 def lower_arg(task: Task) -> Value:
-    """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it.
+    """Lower arg max or min along one axis, the first index in a tie: compute the extreme, then the first index with
+    that value.
 
-    Of floats a NaN is the extreme, as in PyTorch and NumPy."""
+    Among floats a NaN is the extreme, like in PyTorch and NumPy.
+    """
     data = task.operator.value(0)
     if data.dtype not in (*STORED_TYPES, "int32", "float32") or task.attributes["axis"] is None:
         raise NotLowered(f"an arg max of {data.dtype}, or over all axes")
@@ -152,7 +158,7 @@ def lower_arg(task: Task) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class IntegerMean:
-    """The TE of a mean of int32 over `axes`, which stay with extent 1: the sum of 64 bits, divided toward zero."""
+    """TE for an int32 mean over `axes`, kept with extent 1: a 64-bit sum, divided toward zero."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
@@ -171,7 +177,9 @@ class IntegerMean:
 
 
 def _comparable(task: Task, index: int) -> Quantized:
-    """Operand `index`; raises `NotLowered` unless it has the output's quantization, so that stored values are comparable."""
+    """Return operand `index`; raises `NotLowered` unless it has the output's quantization, which makes stored values
+    comparable.
+    """
     x = task.operator.quantized(index)
     if not task.output.same_as(x):
         raise NotLowered("operands and output of unequal scales")

@@ -1,9 +1,9 @@
-"""Quantizing, dequantizing and requantizing, as TFLite's reference computes them.
+"""Quantize, dequantize and requantize like TFLite's reference.
 
-Operators of ONNX and PyTorch whose results are elements of their operands (select, maximum, minimum) may have operands
-and results of different scales. Quantizing is monotone, so `quantize(max(a, b))` is `max(quantize(a), quantize(b))`:
-operands are requantized to the output's scale first (`in_output_scale`), results of reductions afterwards (`in_scale_of`).
-TFLite refuses such files, or ignores the scales; these helpers are only used for real operators (`Task.real`).
+ONNX and PyTorch operators whose results are operand elements (select, maximum, minimum) may have different scales.
+Quantizing is monotone, so `quantize(max(a, b))` is `max(quantize(a), quantize(b))`: operands are requantized to the
+output's scale first (`in_output_scale`), reduction results afterwards (`in_scale_of`). TFLite refuses such files, or
+ignores the scales; these helpers serve only real operators (`Task.real`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tvm_cascade.program.quant import STORED_TYPES, NotLowered, positive
 
 
 def lower_quantize(task: Task) -> Value:
-    """Real numbers that stay float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero
-    (`Output.once`), or by a product with the inverse of `s` (`Output.inverse`)."""
+    """Quantize float32 numbers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero (`Output.once`),
+    or by a product with the inverse of `s` (`Output.inverse`).
+    """
     output, scale = task.output, task.output.scale
 
     def compute(a: Tensor) -> Tensor:
@@ -50,13 +51,13 @@ def te_quantized(quotient: Scalar, output: Output) -> Scalar:
 
 
 def _half_to_even(value: Scalar) -> Scalar:
-    """The nearest int32 of a float32 below 2^22 in magnitude: there 1.5 * 2^23 leaves no bits for a fraction."""
+    """Return the nearest int32 to a float32 below 2^22 in magnitude: adding 1.5 * 2^23 leaves no fraction bits."""
     bits = tirx.reinterpret("int32", value + tirx.const(3 << 22, "float32"))
     return bits - i32(_BITS_OF_SHIFTER)
 
 
 def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
-    """Stored integers to float32: `s * (x - z)`."""
+    """Dequantize stored integers to float32: `s * (x - z)`."""
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
@@ -68,7 +69,7 @@ def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
 
 
 def lower_sign(source: Value, emitter: Emitter) -> Value:
-    """uint8 stored as int8, 128 less, or back; `source` is a value of the new function."""
+    """Store uint8 as int8, 128 less, or back; `source` is a new value."""
     signed = dtype_of(source) == "int8"
 
     def compute(a: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ def lower_sign(source: Value, emitter: Emitter) -> Value:
 
 
 def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
-    """`clamp(round(x / s) + z)` of an array in float32, as `lower_quantize` computes it; NaN counts as 0."""
+    """Compute `clamp(round(x / s) + z)` on a float32 array, like `lower_quantize`; NaN counts as 0."""
     with np.errstate(all="ignore"):
         quotients = np.nan_to_num(values / out.scale, nan=0.0)
     bounded = np.clip(quotients, -(1 << 20), 1 << 20)
@@ -103,7 +104,7 @@ def of_other_scale(task: Task, source: Quantized) -> Value:
 
 
 def requantized(task: Task, source: Quantized) -> Value:
-    """A stored tensor (of the old function or the new one) requantized to the task's output."""
+    """Requantize a stored tensor (in the old or the new function) to the task's output."""
     x, out = stored(source), task.output
     if out.same_as(x) and out.whole:
         return task.emitter.new(x.source)
@@ -111,12 +112,12 @@ def requantized(task: Task, source: Quantized) -> Value:
 
 
 def from_own_scale(task: Task, own: Output, value: Value) -> Value:
-    """`value`, stored in the fixed quantization `own` of a reference kernel, requantized to the task's output."""
+    """Requantize `value`, in a reference kernel's fixed quantization `own`, to the task's output."""
     return requantized(task, in_quantization_of(own, value))
 
 
 def rescaled(task: Task, kind: str, x: Quantized, ratio: np.float64) -> Value:
-    """`clamp(MBQM(x - z) + z_out)` with the multiplier of `ratio`, or rounded once (`Output.once`)."""
+    """Compute `clamp(MBQM(x - z) + z_out)` with the multiplier for `ratio`, or rounded once (`Output.once`)."""
     if x.constant is not None:
         raise NotLowered("its input is constant")
     out = task.output
@@ -137,7 +138,7 @@ _BITS_OF_SHIFTER = 0x4B400000  # of 1.5 * 2^23 in float32
 
 @dataclass(frozen=True, slots=True)
 class _Rescaled:
-    """Elements of an output, from those of a tensor of the same shape."""
+    """Output elements from a tensor with the same shape."""
 
     zero_point: int
     reach: int
@@ -151,7 +152,9 @@ class _Rescaled:
 
 
 def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: int, out: Output) -> Value:
-    """`clamp(MBQM(x - z) + z_out)` of stored integers `x` of up to 32 bits; all sums wrap in 32 bits, as the reference's do."""
+    """Compute `clamp(MBQM(x - z) + z_out)` on stored integers `x` up to 32 bits; all sums wrap in 32 bits, like the
+    reference's.
+    """
     m, s = bounded_multiplier(np.float64(positive(scale)) / np.float64(positive(out.scale)))
     bound = -range_of(dtype_of(x))[0] + abs(zero_point) + range_of(dtype_of(x))[1]
 
@@ -165,7 +168,7 @@ def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: 
 
 
 def stored(x: Quantized) -> Quantized:
-    """`x`; raises `NotLowered` unless its type is one of `STORED_TYPES`."""
+    """Return `x`; raises `NotLowered` unless its type is in `STORED_TYPES`."""
     if x.dtype not in STORED_TYPES:
         raise NotLowered(f"an operand of type {x.dtype}")
     return x
@@ -191,5 +194,5 @@ def in_output_scale(task: Task, index: int) -> Operand:
 
 
 def in_scale_of(task: Task, x: Quantized) -> Task:
-    """The task with an output of the same shape in the quantization of `x`, its operand."""
+    """Return the task with an output in the quantization of its operand `x`, in the same shape."""
     return task.writing(task.output.like(x, task.output.shape, x.step))

@@ -1,7 +1,7 @@
-"""Lowering of rsqrt, and arithmetic of squared differences, on stored integers.
+"""Lower rsqrt, and compute squared differences, on stored integers.
 
-rsqrt of int8 is a table, computed by the reference's five Newton steps in fixed point; that of int16 is an interpolated
-table. Source: TFLite's `RsqrtEvalQuantizedInt8`, `GetInvSqrtQuantizedMultiplierExp` and squared difference.
+rsqrt on int8 is a table, from the reference's five fixed-point Newton steps; on int16 an interpolated table. Source:
+TFLite's `RsqrtEvalQuantizedInt8`, `GetInvSqrtQuantizedMultiplierExp` and squared difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
 
 @lowers("rsqrt")
 def lower_inverse_root(task: Task) -> Value:
-    """rsqrt. Zero gives the highest output; so do negative inputs, which the reference refuses."""
+    """Lower rsqrt. Zero gives the highest output; so do negative inputs, refused by the reference."""
     x, out = task.operator.quantized(0), task.output
     if x.dtype == "int16":
         highest = np.float32(32767) * out.scale
@@ -53,7 +53,7 @@ def _inverse_roots(x: Quantized, out: Output) -> np.ndarray:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """Multiplier (Q0.31) and left shift of `1 / sqrt(value)`."""
+    """Return multiplier (Q0.31) and left shift for `1 / sqrt(value)`."""
     if value <= 1:
         return INT32_MAX, 0
     pairs = (32 - value.bit_length() - 1) // 2 - 1
@@ -69,7 +69,9 @@ def _inverse_root(value: int) -> tuple[int, int]:
 def squared_difference(
     a: Quantized, b: Quantized, out: Output
 ) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
-    """The squared difference of two elements as a TE function, and its attributes. The reference supports int8 only."""
+    """Return the squared difference as a TE function on two elements, and its attributes. The reference supports only
+    int8.
+    """
     if {a.dtype, b.dtype, out.dtype} != {"int8"}:
         raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
     high = 1 << _HEAD_ROOM

@@ -1,8 +1,8 @@
-"""Which uint8 tensors of a function are stored as int8, every value and zero point 128 less: all that only quantized
-operators touch. The same network, in the type that kernels are fastest in.
+"""Choose uint8 tensors to store as int8, every value and zero point 128 less: all tensors touched only by quantized
+operators. The network stays the same, in the kernels' fastest type.
 
-Inputs and outputs of the function keep their type, and so do tensors that reach one through copies alone: what copies
-or compares stored values takes all of them in one type. A kernel of arithmetic may read the one type and write the other.
+The function's inputs and outputs keep their type, and so do tensors connected to one by copies alone: an operator that
+copies or compares stored values takes one type. An arithmetic kernel may read one type and write the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOVES = frozenset({*VIEWS, "clip", "split"})
 
 
 def signed_variables(func: Function, bindings: Sequence[Binding], operators: Operators) -> frozenset[Value]:
-    """Return the variables of type uint8 whose tensors are stored as int8; the result's tuples are among them."""
+    """Return the uint8 variables whose tensors are stored as int8; the result's tuples are included."""
     if not any(dtype_of(b.var) == _UNSIGNED for b in bindings):
         return frozenset()
     groups = _Groups()
@@ -61,7 +61,7 @@ def _moves(value: Value, kind: str) -> bool:
 
 
 def _casts_of_averages(bindings: Sequence[Binding], operators: Operators) -> Mapping[Value, Value]:
-    """Return by variable what it is made from: an average of stored values, and the cast behind it."""
+    """Map variables to their source: an average of stored values, and the cast behind it."""
     found: dict[Value, Value] = {}
     for binding in bindings:
         cast = operators.of(binding.var)
@@ -74,7 +74,7 @@ def _casts_of_averages(bindings: Sequence[Binding], operators: Operators) -> Map
 
 
 def _stored(operator: Operator) -> list[Value]:
-    """Return the variables of the stored tensors that an operator reads."""
+    """Return the variables of an operator's stored operands."""
     operands: list[Any] = []
     for operand in operator.operands:
         operands += operand if isinstance(operand, tuple) else [operand]
@@ -82,7 +82,7 @@ def _stored(operator: Operator) -> list[Value]:
 
 
 class _Groups:
-    """Disjoint sets of variables that are stored in one type; a set with a member that keeps its type keeps it whole."""
+    """Disjoint variable sets with one storage type; one member that keeps its type keeps the whole set."""
 
     def __init__(self) -> None:
         self._above: dict[Value, Value] = {}

@@ -1,12 +1,12 @@
-"""Lowering of softmax in gemmlowp's fixed point; axes other than the last are transposed.
+"""Lower softmax in gemmlowp's fixed point; axes before the last are transposed.
 
-Bytes: the exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
-skips the element, whatever integers the result is stored as. The sum is in Q12.19; its reciprocal takes three Newton steps in
-Q2.29, once per row. Source: TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and
+Bytes: the exponential depends only on `max - x`, so its 256 values are an int32 table (Q0.31), zero where the reference
+skips the element, for any stored result type. The sum is in Q12.19; its reciprocal takes three Newton steps in Q2.29,
+once per row. Source: TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and
 `one_over_one_plus_x_for_x_in_0_1`.
 
-int16: two interpolated tables of 513 entries, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample corrected by half
-of the interpolation error at the interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
+int16: two interpolated 513-entry tables, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample corrected by half
+the interpolation error at the interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STEPS = 512  # intervals between the samples of an int16 table
 
 @lowers("softmax")
 def lower_softmax(task: Task) -> Value:
-    """Softmax along any axis, between two transposes if that is not the last."""
+    """Lower softmax along any axis, between two transposes unless it is the last."""
     rank = len(task.output.shape)
     axis, beta = task.attributes["axis"] % rank, task.attributes.get("beta", 1.0)
     x = task.operator.activation()
@@ -82,7 +82,7 @@ def _along_last(task: Task, x: Quantized, beta: float) -> Value:
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
-    """`exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero beyond the reference's cutoff."""
+    """Return `exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero beyond the reference's cutoff."""
     m, s = scaled_multiplier(scale, beta)
     lowest = lowest_difference(s)
     d = -np.arange(256, dtype="int64")
@@ -92,7 +92,7 @@ def exponentials(scale: float, beta: float) -> np.ndarray:
 
 
 def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
-    """`QM` from stored differences to Q5.26."""
+    """Return `QM` from stored differences to Q5.26."""
     m, s = fp.quantize_multiplier(min(float(np.float32(beta)) * scale * (1 << (31 - INPUT_BITS)), float(INT32_MAX)))
     if s < 0:
         raise NotLowered(f"a softmax over logits of scale {scale:g}")
@@ -100,15 +100,15 @@ def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
 
 
 def lowest_difference(shift: int) -> int:
-    """The (negative) difference from the largest stored logit below which the reference takes the exponential as zero.
+    """Return the (negative) difference from the largest stored logit below which the reference's exponential is zero.
 
-    `shift` is the exponent of `scaled_multiplier`.
+    `shift` is the exponent from `scaled_multiplier`.
     """
     return -math.floor(((1 << INPUT_BITS) - 1) * (1 << (31 - INPUT_BITS)) / (1 << shift))
 
 
 def _exp_of_negative(a: np.ndarray) -> np.ndarray:
-    """exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each higher bit."""
+    """Compute exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each higher bit."""
     quarter = 1 << (31 - INPUT_BITS - 2)
     remainder = (a & (quarter - 1)) - quarter
     x = (remainder << INPUT_BITS) + (1 << 28)
@@ -124,14 +124,14 @@ def _exp_of_negative(a: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Stored:
-    """How a quotient is stored: bits of its fraction, and what becomes of it then."""
+    """The storage form of a quotient: its fraction bits, and the conversion."""
 
     bits: int
     store: Callable[[Scalar], Scalar]
 
 
 def _as_reference(dtype: str) -> _Stored:
-    """Store quotients in steps of the type's width above its lowest value, as TFLite does."""
+    """Store quotients in steps of the type's width above its lowest value, like TFLite."""
     low, high = fp.range_of(dtype)
     return _Stored(fp.bits_of(dtype), lambda value: fp.te_clamp(value + i32(low), low, high, dtype))
 
@@ -158,19 +158,20 @@ def _te_softmax(x: Tensor, exps: Tensor, stored: _Stored) -> Tensor:
 
 
 def te_halves_up(e: Scalar) -> Scalar:
-    """A positive Q0.31 rounded to Q12.19 (half up), within 32 bits."""
+    """Round a positive Q0.31 to Q12.19 (half up), within 32 bits."""
     return (e >> i32(SUM_BITS)) + ((e >> i32(SUM_BITS - 1)) & i32(1))
 
 
 def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
-    """`(1 + f) / 2` in Q0.31 as int64, where the sum is `(1 + f) 2^k`."""
+    """Return `(1 + f) / 2` in Q0.31 as int64, for the sum `(1 + f) 2^k`."""
     fraction = (total.astype("int64") << zeros.astype("int64")) - i64(1 << 31)
     return (fraction + i64(1 << 31)) >> i64(1)
 
 
 def te_newton(half: Tensor, stage: Stage) -> Tensor:
-    """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. The result may reach 1, so
-    callers saturate twice its value."""
+    """Compute `1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. The result may
+    reach 1, so callers saturate twice its value.
+    """
     guess = stage("newton", lambda *r: fp.te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))
     for _ in range(3):
         guess = stage("newton", partial(_te_newton_step, half, guess))
@@ -183,7 +184,7 @@ def _te_newton_step(half: Tensor, x: Tensor, *r: Index) -> Scalar:
 
 
 def _int16_along_last(task: Task, x: Quantized, beta: float) -> Value:
-    """Softmax of int16 along the last axis, with output scale 1/32768."""
+    """Lower int16 softmax along the last axis, with output scale 1/32768."""
     out = task.output
     if task.real:
         raise NotLowered("a softmax of real numbers of int16, from which the reference's is up to nine steps off")
@@ -204,7 +205,7 @@ def _int16_along_last(task: Task, x: Quantized, beta: float) -> Value:
 
 
 def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:
-    """513 samples, in Q0.15, of a function on [low, high] with values in [-1, 1]."""
+    """Return 513 samples, in Q0.15, for a function on [low, high] with values in [-1, 1]."""
     step = (high - low) / _STEPS
     scale = 65536.0 / (2.0 / 65535.0 * 65535.0)
 
@@ -252,5 +253,5 @@ def _te_int16_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[
 
 
 def _te_bounded(v: Scalar) -> Scalar:
-    """An int32 clamped to the range of int16."""
+    """Clamp an int32 to the int16 range."""
     return fp.te_clamp(v, _LOWEST16, _HIGHEST16, "int32")

@@ -1,4 +1,4 @@
-"""TIR statements of the kernels that TE cannot express: loops whose steps depend on the steps before."""
+"""TIR statements for kernels beyond TE: loops whose steps depend on earlier steps."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_ti
 
 
 def store(buffer: Value, index: Scalar | int, value: Scalar) -> Value:
-    """`buffer[index] = value` of a buffer of one axis."""
+    """Build `buffer[index] = value` for a one-axis buffer."""
     return tirx.BufferStore(buffer, value, [i32(index) if isinstance(index, int) else index])
 
 
 def loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
-    """`body(i)` for every i below `extent`, in order."""
+    """Build `body(i)` for every i below `extent`, in order."""
     var = tirx.Var(name, "int32")
     return tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body(var))
 
 
 def sequence(*statements: Value) -> Value:
-    """The statements one after the other."""
+    """Build the statements in sequence."""
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def one_block(block: Value, loops: Sequence[tuple[Scalar, int]], params: Sequence[Value]) -> Function:
-    """A PrimFunc of the buffers `params` that runs `block` for every index below the extent of each of its axes: `loops`
-    has both, the outermost first."""
+    """Build a PrimFunc over the buffers `params` that runs `block` for every index within its axes' extents: `loops`
+    has both, the outermost first.
+    """
     always = tirx.const(True, "bool")
     nest = s_tir.SBlockRealize([index for index, _ in loops], always, block)
     for index, extent in reversed(loops):

@@ -42,7 +42,7 @@ class Filters:
 
 
 def lower_features(emitter: Emitter, x: Value, filters: Filters) -> Value:
-    """Emits the features of one step of `x`, int8 [batch, depth], in units of the state."""
+    """Emit the features for one step of `x`, int8 [batch, depth], in state units."""
     weights, state, depth = filters.features, filters.state, filters.features.shape[1]
     m, s = bounded_multiplier(filters.feature_scale)
     reach = max(127 - filters.input_zero, filters.input_zero + 128)

@@ -1,8 +1,8 @@
-"""Interface of the lowering functions: the operator to lower (`Task`), the tensor that it writes, and the table of functions.
+"""The interface for lowering functions: the operator to lower (`Task`), its output tensor, and the function table.
 
-A function is found by the kind of an operator of a program (`program.operator`) and what its result is: quantized, stored
-integers, or one of the few types of floats and wider integers for which there are functions. It gets a `Task`, and returns the
-emitted result or raises `NotLowered` with the reason.
+A function is found by the operator kind (`program.operator`) and the result's form: quantized, stored integers, or one
+of the few float and wider integer types with functions. It takes a `Task`, and returns the emitted result or raises
+`NotLowered` with the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOWERINGS: dict[
 
 
 def lowers(*kinds: str, results: str = QUANTIZED) -> Callable[[LoweringFunction], LoweringFunction]:
-    """Return a decorator that registers a function for kinds of operators with such results."""
+    """Return a decorator that registers a function for operator kinds with such results."""
 
     def register(function: LoweringFunction) -> LoweringFunction:
         LOWERINGS.update({(kind, results): function for kind in kinds})
@@ -75,12 +75,12 @@ class Output:
     def unbounded(
         cls, shape: tuple[int, ...], dtype: str, scale: np.floating | float = 0, zero_point: int = 0, offset: int = 0
     ) -> Output:
-        """An output clamped only to the range of its integer type."""
+        """Return an output clamped only to its integer type's range."""
         return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype), offset)
 
     @classmethod
     def of(cls, operator: Operator, real: bool, inverse: bool) -> Output:
-        """The output of an operator, with the bounds of its activation. `real`, `inverse`: `once` and `inverse` of a file."""
+        """Return an operator's output, with its activation's bounds. `real`, `inverse`: a file's `once` and `inverse`."""
         shape, dtype, quant = operator.output.shape, operator.output.dtype, operator.quant
         if quant is not None:
             bounds = activation_range(operator.bounds, quant.step, quant.zero_point, quant.dtype, real)
@@ -92,67 +92,69 @@ class Output:
         return replace(cls.unbounded(shape, dtype, offset=operator.output.offset), once=real)
 
     def within(self, lo: int, hi: int) -> Output:
-        """The output clamped to these values of the file too."""
+        """Return the output also clamped to these values in the file."""
         return replace(self, lo=max(self.lo, lo - self.offset), hi=min(self.hi, hi - self.offset))
 
     @property
     def is_one_value(self) -> bool:
-        """Whether the clamp leaves one value, `hi`: as behind a RELU where the zero point is the largest stored value."""
+        """Return True if the clamp leaves one value, `hi`: behind a RELU whose zero point is the largest stored value."""
         return self.dtype in STORED_TYPES and self.lo >= self.hi
 
     @property
     def declared(self) -> str:
-        """The element type that the file has."""
+        """Return the element type in the file."""
         return "uint8" if self.offset else self.dtype
 
     @property
     def clamp(self) -> tuple[int, int]:
-        """`[lo, hi]`."""
+        """Return `[lo, hi]`."""
         return self.lo, self.hi
 
     @property
     def described(self) -> dict[str, Any]:
-        """Zero point, clamp and rounding, as attributes of the PrimFunc."""
+        """Return zero point, clamp and rounding, as PrimFunc attributes."""
         rounding = {"rounding": ONCE} if self.once else {}
         return {"output_zero_point": self.zero_point, "clamp": self.clamp, **rounding}
 
     @property
     def whole(self) -> bool:
-        """Whether the clamp is the whole range of the type: no activation."""
+        """Return True if the clamp is the type's whole range: no activation."""
         return self.clamp == range_of(self.dtype)
 
     def same_as(self, x: Quantized) -> bool:
-        """Whether `x` has this quantization."""
+        """Return True if `x` has this quantization."""
         return (x.step, x.zero_point, x.dtype) == (self.scale, self.zero_point, self.dtype)
 
     def clamped(self, stored: Scalar) -> Scalar:
-        """An int32 clamped to `[lo, hi]` and cast to the stored type."""
+        """Clamp an int32 to `[lo, hi]` and cast to the stored type."""
         return te_clamp(stored, self.lo, self.hi, self.dtype)
 
     def bounded(self, stored: Scalar) -> Scalar:
-        """A stored value clamped to `[lo, hi]`; unchanged if that is the whole range."""
+        """Clamp a stored value to `[lo, hi]`; return it unchanged for the whole range."""
         return stored if self.whole else self.clamped(stored.astype("int32"))
 
     def like(self, x: Quantized | Output, shape: tuple[int, ...], scale: np.float32) -> Output:
-        """An unbounded output of `shape` in the quantization of `x` that rounds as this one does."""
+        """Return an unbounded output with `shape` in the quantization of `x`, rounding like this one."""
         return Output(shape, x.dtype, scale, x.zero_point, *range_of(x.dtype), x.offset, self.once)
 
     def rescaled(self, x: Scalar, m: int, s: int, bound: int) -> Scalar:
-        """An int32 in units of the scale: `x`, `|x| <= bound`, times a multiplier (`te_rescale`), rounded as the output is."""
+        """Return an int32 in scale units: `x`, `|x| <= bound`, times a multiplier (`te_rescale`), rounded like the
+        output.
+        """
         return (te_rescale_even if self.once else te_rescale)(x, m, s, bound)
 
     def rounded(self, quotients: Any) -> Any:
-        """Floats in units of the scale, rounded to integers of their own type: half to even, TFLite's away from zero."""
+        """Round floats in scale units to integers in their own type: half to even, TFLite's away from zero."""
         return np.rint(quotients) if self.once else rounded(quotients)
 
     def stored(self, scaled: Scalar) -> Scalar:
-        """The stored form of an int32 in units of the scale: zero point added, clamped, cast."""
+        """Return the stored form for an int32 in scale units: zero point added, clamped, cast."""
         return self.clamped(scaled + i32(self.zero_point))
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One operator to lower: what it is, the tensor that it is to write, and where its functions and calls are emitted."""
+    """One operator to lower: the operator, the output tensor, and the emitter for functions and calls."""
 
     operator: Operator
     output: Output
@@ -164,18 +166,19 @@ class Task:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes of the operator."""
+        """Return the operator's attributes."""
         return self.operator.attributes
 
     @property
     def explicit(self) -> bool:
-        """Whether the operator is one of floats in the imported file, between its explicit dequantizes and quantize."""
+        """Return True if the imported file has a float operator between explicit dequantizes and a quantize."""
         return self.operator.explicit
 
     @property
     def real(self) -> bool:
-        """Whether the operator is defined on real numbers (ONNX, PyTorch, explicit operators): integer arithmetic may then
-        differ from that by rounding only, also where TFLite's reference does otherwise."""
+        """Return True if the operator is defined on real numbers (ONNX, PyTorch, explicit operators): then integer
+        arithmetic may differ only by rounding, even against TFLite's reference.
+        """
         return self.of_reals or self.explicit
 
     def source(self, index: int) -> Value:
@@ -183,7 +186,7 @@ class Task:
         return self.operator.value(index).source
 
     def writing(self, output: Output, operator: Operator | None = None) -> Task:
-        """Return the task of lowering the operator (or another one) with another output."""
+        """Return the task to lower the operator (or another) with another output."""
         return replace(self, operator=self.operator if operator is None else operator, output=output)
 
     def elementwise(
@@ -208,7 +211,7 @@ class Elementwise:
 
 
 def as_signed(weights: Quantized, data: np.ndarray) -> tuple[Quantized, np.ndarray]:
-    """Constants of uint8 and their values `data` as int8, 128 less; others unchanged."""
+    """Return uint8 constants and their values `data` as int8, 128 less; return other constants unchanged."""
     if weights.dtype != "uint8":
         return weights, data
     zero = weights.zero_point - SIGN
@@ -218,7 +221,7 @@ def as_signed(weights: Quantized, data: np.ndarray) -> tuple[Quantized, np.ndarr
 
 
 def stored_like(x: Quantized, other: Quantized | Output) -> Quantized:
-    """Return a constant in the type in which `other` is stored, where that is int8 for uint8; anything else unchanged."""
+    """Return a constant in the storage type of `other`, if that is int8 for uint8; anything else unchanged."""
     data = x.constant
     if data is None or not other.offset or x.dtype != "uint8":
         return x
@@ -227,18 +230,18 @@ def stored_like(x: Quantized, other: Quantized | Output) -> Quantized:
 
 
 def in_quantization_of(output: Output, source: Value) -> Quantized:
-    """Return a tensor of the new function that is stored as `output` is."""
+    """Return a new tensor stored like `output`."""
     quant = Quant(np.array([output.scale]), output.zero_point, output.dtype)
     return Quantized(source, output.shape, output.dtype, quant=quant)
 
 
 def weight_type(weights: Quantized) -> dict[str, str]:
-    """The attribute of kernels by which they know weights that are uint8 in the file."""
+    """Return the kernel attribute for weights stored as uint8 in the file."""
     return {"weight_type": weights.declared} if weights.offset else {}
 
 
 def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
-    """`QM` (see `fixed_point`); raises `NotLowered` if its left shift exceeds 30 bits."""
+    """Return `QM` (see `fixed_point`); raises `NotLowered` for a left shift beyond 30 bits."""
     m, s = quantize_multiplier(float(d))
     if s > 30:
         raise NotLowered(f"the scales give the multiplier {d:g}")

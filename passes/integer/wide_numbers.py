@@ -1,5 +1,6 @@
-"""Element-wise operators that compute integers of 64 bits, with indices of 32. TVM's own have indices of 64 bits too, which its
-passes narrow only where no tensor has them."""
+"""Compute elementwise 64-bit integer operators with 32-bit indices. TVM's own use 64-bit indices, which its passes
+narrow only without 64-bit tensors.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
 
 @lowers(*_OPERATORS, results="int64")
 def lower_wide(task: Task) -> Value | None:
-    """An operator of integers, or a cast of them; None, left to Relax, for any other."""
+    """Lower an integer operator, or an integer cast; return None, left to Relax, for any other."""
     name = task.operator.kind
     values = [task.operator.value(k) for k in range(len(task.operator.operands))]
     integers = all(np.dtype(v.dtype).kind in "iu" for v in values)
