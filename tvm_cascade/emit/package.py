@@ -20,7 +20,7 @@ from tvm_cascade.emit.image_text import arena_source
 from tvm_cascade.emit.main_text import user_callback
 from tvm_cascade.emit.network import Network, NetworkMemory
 from tvm_cascade.emit.shared_weights import HEADER, SOURCE
-from tvm_cascade.emit.template import fill_template, template
+from tvm_cascade.emit.template import fill_template, render, template
 from tvm_cascade.emit.toolchain import find_tool, run_tool
 from tvm_cascade.errors import UsageError
 from tvm_cascade.tensor_spec import TensorSpec
@@ -167,53 +167,8 @@ def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ..
     return "".join(f"{line}\n" for line in lines)
 
 
-def memory_table(package: Package) -> str:
-    """Write README lines on the arrays' memories; empty if there is one arena."""
-    if not package.memories:
-        return ""
-    rows = ["| array | bytes | memory | macro that names its section |", "| --- | --- | --- | --- |"]
-    for prefix, memory in package.memories:
-        at = "" if memory.address is None else f" at 0x{memory.address:08x}"
-        if memory.bytes:
-            array = f"`{prefix}_{memory.label}`"
-            rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(prefix, memory)}` |")
-        if memory.weights:
-            rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(prefix)}` |")
-    about = "Its arrays belong in several memories. Each lies in the build's RAM (bss) unless what is described here, or your"
-    about += (
-        "\ncompiler options, name the section of a memory: `-DMACRO='\".section\"'`, as your linker script calls it."
-    )
-    return f"\n{about}\n\n" + "\n".join(rows) + "\n"
-
-
 # every linker script has .rodata.*; the build may name another section
 _SECTION = '#ifndef {0}_FLASH_SECTION\n#define {0}_FLASH_SECTION ".rodata.tvm_weights"\n#endif\n'
-
-
-def weights_note(package: Package) -> str:
-    """Write README lines on weights that are not linked with the code; empty for others."""
-    notes: list[str] = []
-    for network in package.networks:
-        name, stored = network.name, network.interface.weights
-        if stored is None:
-            continue
-        if not stored.in_file:
-            macro = f"{name.upper()}_FLASH_SECTION"
-            notes.append(
-                f"The weights of `{name}` lie in a section of their own, `.rodata.tvm_weights`. To place them elsewhere, such\n"
-                f"as in external flash, name a section of your linker script: `-D{macro}='\".section\"'`.\n"
-            )
-        elif stored.storage == "file":
-            notes.append(
-                f"The weights of `{name}` are not linked: write `{stored.file}` to any memory that the core addresses, at a\n"
-                f"multiple of 8 bytes, and give its place to `{name}_bind_weights` before the first run, as the example does.\n"
-            )
-        else:
-            notes.append(
-                f"The weights of `{name}` are not linked: they are `{stored.file}`, which your `port_read_weights` reads in\n"
-                f"parts. `{name}_bind_weights` checks the file before the first run, as the example does.\n"
-            )
-    return "".join(f"\n{note}" for note in notes)
 
 
 def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
@@ -259,9 +214,8 @@ def common_values(package: Package) -> dict[str, str]:
         "arena_bytes": str(package.image.arena_bytes),
         "what": f"{len(names)} neural networks" if several else "A neural network",
         "flags": " ".join(package.flags),
-        "memories": memory_table(package) + weights_note(package),
+        "memories": render("package_memories.md.j2", memories=package.memories, networks=package.networks),
         "includes": "\n".join(f'#include "{name}.h"' for name in headers),
-        "library_includes": "\n".join(f"#include <{name}.h>" for name in headers),
         "include_words": ", ".join(f"`{name}.h`" for name in names),
         "calls": "\n".join(_call(network, package.hearing, network.name in classed) for network in package.networks),
         "print_all": "\n".join(
@@ -276,21 +230,15 @@ def common_values(package: Package) -> dict[str, str]:
                 *(f"    if (status == 0) status = call_{name}();" for name in names),
             ]
         ),
-        "test_all": "\n".join(
-            f'    Serial.print("{name}: self-test ");\n'
-            f'    Serial.println({name}_self_test() == 0 ? "passed" : "FAILED");'
-            for name in tested
-        )
-        + ("\n" if tested else ""),
-        "report_all": "\n".join(_sketch_report(package, name, name in classed) for name in names),
-        "pause": "    delay(1000);\n",
     }
     if package.hearing is not None:  # there are samples all the time
         (name,) = names
         values["print_all"] = f"    while (call_{name}() == 0) {{\n        k_msleep(1);\n    }}"
-        values["report_all"] = f'    if (call_{name}() != 0) {{\n        Serial.println("{name}: refused");\n    }}'
-        values["pause"] = ""
-    return values | {"sketch": fill_template(template("sketch.cpp.in"), values)}
+    values["sketch"] = render(
+        "sketch.cpp.j2", headers=headers, names=names, tested=tested, classed=classed, labels=package.labels,
+        calls=values["calls"], hears=package.hearing is not None,
+    )  # fmt: skip
+    return values
 
 
 def self_test_line(name: str, print_: str) -> str:
@@ -301,22 +249,6 @@ def self_test_line(name: str, print_: str) -> str:
 def _class_text(package: Package, name: str) -> str:
     """Return the C expression for the class of the last call: a name, or a number without labels."""
     return f"{name}_labels[class_{name}]" if package.labels else f"class_{name}"
-
-
-def _sketch_report(package: Package, name: str, classed: bool) -> str:
-    """Write the lines of a sketch that run a network and print its status, time and class."""
-    lines = [
-        f"    const unsigned long begin_{name} = micros();",
-        f"    const int32_t status_{name} = call_{name}();",
-        f"    const unsigned long us_{name} = micros() - begin_{name};",
-        f'    Serial.print("{name}: status ");',
-        f"    Serial.print((long)status_{name});",
-        '    Serial.print(", us ");',
-        f"    Serial.print(us_{name});" if classed else f"    Serial.println(us_{name});",
-    ]
-    if classed:
-        lines += ['    Serial.print(", class ");', f"    Serial.println({_class_text(package, name)});"]
-    return "\n".join(lines)
 
 
 def printed_report(package: Package, name: str, classed: bool, print_: str, clock: str, passed: str) -> str:
@@ -347,61 +279,17 @@ def _call(network: Network, hearing: Hearing | None, classed: bool = False) -> s
     With a front end the function listens, and runs once per set of rows.
     """
     name = network.name
-    streamed = [spec for spec in network.inputs if spec.streamed]
     about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
     about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
     if hearing is not None:
         return example_call(network, hearing, about_outputs)
-    functions, bind = _bound(network)
-    return (
-        functions
-        + "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
-        + (f"\nstatic uint32_t class_{name}; /* of the last call */\n" if classed else "")
-        + f"""
-static int32_t call_{name}(void)
-{{
-    struct {name}_inputs inputs;
-    struct {name}_outputs outputs;
-{bind}
-    (void){name}_map_inputs(&inputs);
-    (void){name}_map_outputs(&outputs);
-"""
-        + "".join(f"    inputs.{spec.c_name} = read_{name}_{spec.c_name};\n" for spec in streamed)
-        + f"""    /* USER CODE: write the inputs, in place.
-{about_inputs}
-     */
-    const int32_t status = {name}_run(&inputs, &outputs);
-    /* USER CODE: read the outputs.
-{about_outputs}
-     */
-"""
-        + (f"    class_{name} = {name}_class(&outputs);\n" if classed else "")
-        + """    return status;
-}
-"""
-    )
-
-
-def _bound(network: Network) -> tuple[str, str]:
-    """Write what an example binds a file of weights with: functions, and statements; "" for linked weights."""
-    name, stored = network.name, network.interface.weights
-    if stored is None or not stored.in_file:
-        return "", ""
-    if stored.storage == "stream":
-        functions = fill_template(template("main_stream_application_port.c.in"), {"name": name})
-        found, given = "", ""
-    else:
-        functions = (
-            f"\n/* USER CODE: where {stored.file} lies, and the bytes of the memory from there on. */\n"
-            f"static const void *{name}_weights(size_t *bytes)\n{{\n    *bytes = 0;\n    return NULL;\n}}\n"
-        )
-        found = f"        size_t bytes;\n        const void *weights = {name}_weights(&bytes);\n"
-        given = "weights, bytes"
-    refused = "            return refused;\n"
-    return functions, (
-        f"    static int bound;\n\n    if (!bound) {{\n{found}        const int32_t refused = {name}_bind_weights({given});\n"
-        f"        if (refused != 0) {{\n{refused}        }}\n        bound = 1;\n    }}"
-    )
+    stored = network.interface.weights
+    return render(
+        "package_call.c.j2", name=name, inputs=network.inputs, classed=classed, about_inputs=about_inputs,
+        about_outputs=about_outputs, stored=stored if stored is not None and stored.in_file else None,
+        port=fill_template(template("main_stream_application_port.c.in"), {"name": name}),
+        readers="".join(user_callback(s, f"{name}_{s.c_name}") for s in network.inputs if s.streamed),
+    )  # fmt: skip
 
 
 def _about(side: str, spec: TensorSpec) -> str:

@@ -30,7 +30,7 @@ def fill_template(text: str, values: Mapping[str, str]) -> str:
 
 
 @cache
-def environment() -> Any:
+def _environment() -> Any:
     """Return Jinja's environment of the templates `*.j2`: of text that is not escaped, statements on lines of their own."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # of exports alone: `compile` needs none
 
@@ -41,6 +41,13 @@ def environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def render(template: str, filters: Mapping[str, Any] | None = None, /, **values: Any) -> str:
+    """Render a template of Jinja with `values`; `filters` are its own, by name."""
+    jinja = _environment().overlay()
+    jinja.filters = {**jinja.filters, **(filters or {})}
+    return jinja.get_template(template).render(**values)
 
 
 _STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the families of cores have in common

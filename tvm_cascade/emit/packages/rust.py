@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tvm_cascade.emit.network import Network
 from tvm_cascade.emit.package import Package, PackageKind, section_text, write_sources
-from tvm_cascade.emit.template import environment
+from tvm_cascade.emit.template import render
 from tvm_cascade.errors import UsageError
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -58,13 +58,12 @@ class _Rust(PackageKind):
         place = folder / f"{package.name}_network_sys" / "c"
         write_sources(package, place, place, section_text(package, self.sections))
         headers = dict(package.headers())
-        nets, jinja = package.networks, environment().overlay()
-        jinja.filters = jinja.filters | _FILTERS
+        nets = package.networks
 
         def made(template: str, network: Network, **values: bool) -> str:
             streamed = [spec for spec in network.inputs if spec.streamed]
             known = {"net": network, "streamed": streamed, "package": package.name}
-            return jinja.get_template(f"rust_{template}.rs.j2").render(known, **values)
+            return render(f"rust_{template}.rs.j2", _FILTERS, **known, **values)
 
         return {
             "source_list": ", ".join(json.dumps(source) for source, _ in package.sources()),
