@@ -1,8 +1,8 @@
-"""Cost functions of a graph: the columns of MetaFlow's Table 2 (section 4.1) and weighted sums of them.
+"""Cost functions for graphs: the columns in MetaFlow's Table 2 (section 4.1) and weighted sums.
 
-All but peak memory are sums over operators of a figure that depends on the operator's signature alone. A graph's pool
-caches figures by signature, so that a new graph needs only those of new operators. Latencies come from the
-project's shared cost models (analytic, measured, learned) through `OpFeatures`.
+All but peak memory sum a figure per operator, a function of its signature alone. A graph's pool caches figures by
+signature, so a new graph computes only new operators. Latencies come from the shared cost models (analytic, measured,
+learned) through `OpFeatures`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ CUDNN_KEPLER = Engine("cudnn", winograd=False, views=True, in_place_concat=True)
 
 
 def cudnn(device: Device) -> Engine:
-    """The paper's engine on a device. We take it to have fused Winograd kernels from Maxwell (sm_50) on only."""
+    """Return the paper's engine on a device, assumed to have fused Winograd kernels from Maxwell (sm_50) on."""
     digits = device.arch.removeprefix("sm_")
     return CUDNN_KEPLER if digits.isdigit() and int(digits) < 50 else CUDNN
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The columns of MetaFlow's Table 2 for one operator."""
+    """The columns in MetaFlow's Table 2 for one operator."""
 
     flops: int  # two per multiply-accumulate, one per element-wise step
     traffic: int  # bytes of activations and weights, each once
@@ -59,9 +59,9 @@ class Figures:
 
 
 class Cost(Protocol):
-    """A cost function of graphs, lower is better. `total` is infinite for a graph that exceeds a limit.
+    """A cost function for graphs, lower is better. `total` is infinite beyond a limit.
 
-    A cost that needs a search of its own brings it, as `search(dag, rules, options)`.
+    A cost may bring its own search, as `search(dag, rules, options)`.
     """
 
     @property
@@ -75,12 +75,12 @@ class Foreseeing(Protocol):
     """A cost that is told which operators are about to be priced, as it measures several at the same time."""
 
     def foresee(self, nodes: Iterable[Node]) -> None:
-        """`total` is about to be asked of graphs with these operators, which are built as they are read."""
+        """Announce that `total` will be asked for graphs with these operators, built as they are read."""
         ...
 
 
 def is_view(node: Node, engine: Engine) -> bool:
-    """Whether the engine runs the operator without moving data."""
+    """Return True if the engine runs the operator without moving data."""
     if node.kind == "reshape":
         return True
     if node.kind == "split":
@@ -94,42 +94,42 @@ def is_view(node: Node, engine: Engine) -> bool:
 
 
 def _entry(node: Node) -> tuple[Operator, Types]:
-    """The operator's entry in the table, and the types of its operands."""
+    """Return the operator's table entry, and its operands' types."""
     return OPERATORS[node.kind], tuple(r.type for r in node.inputs)
 
 
 def macs_of(node: Node) -> int:
-    """Multiply-accumulates, padding counted."""
+    """Count multiply-accumulates, padding included."""
     operator, read = _entry(node)
     return operator.macs(read, node.types, dict(node.attrs))
 
 
 def flops_of(node: Node) -> int:
-    """Nominal arithmetic operations: those on padding count, Winograd does not."""
+    """Count nominal arithmetic operations: padding counts, Winograd does not."""
     operator, read = _entry(node)
     return operator.steps(read, node.types, dict(node.attrs))
 
 
 def bytes_of(refs: Sequence[Ref]) -> int:
-    """Bytes of tensors, each once."""
+    """Count tensor bytes, each tensor once."""
     return sum([_size(r.node.types[r.port]) for r in dict.fromkeys(refs)])
 
 
 @lru_cache(maxsize=4096)
 def _size(tensor: TensorType) -> int:
-    """Bytes of a tensor of a type."""
+    """Return a tensor type's bytes."""
     return prod(tensor.shape) * ITEM_BYTES.get(tensor.dtype, 4)
 
 
 def figures(node: Node, engine: Engine) -> Figures:
-    """The columns of Table 2 for one operator as `engine` runs it; zeros for a view."""
+    """Return Table 2's columns for one operator run by `engine`; zeros for a view."""
     if is_view(node, engine):
         return Figures(0, 0, 0)
     return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(node.outputs), 1)
 
 
 def op_features(node: Node, engine: Engine) -> OpFeatures:
-    """The operator's features for the shared cost models."""
+    """Return the operator's features for the shared cost models."""
     from tvm_cascade.cost import OpFeatures, features  # searches for less memory price no latency
 
     if is_view(node, engine):
@@ -159,7 +159,7 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
 
 
 def _geometry(node: Node) -> tuple[int, ...]:
-    """Attributes and kernel sizes: operators that differ in these are measured separately."""
+    """Return attributes and kernel sizes: operators that differ here are measured separately."""
     if node.kind == "fused":
         return (program_steps(node["program"]),)
     names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
@@ -171,12 +171,12 @@ def _geometry(node: Node) -> tuple[int, ...]:
 
 
 def peak_bytes(dag: Dag) -> int:
-    """Peak bytes of live activations when operators run in the order of `dag.nodes`; inputs and outputs included."""
+    """Return the peak bytes of live activations in the order of `dag.nodes`; inputs and outputs included."""
     return peak_at(dag)[0]
 
 
 def peak_at(dag: Dag) -> tuple[int, str]:
-    """The `peak_bytes` of a graph, and the kind of the operator that runs at the peak."""
+    """Return a graph's `peak_bytes`, and the operator kind at the peak."""
     sizes: dict[int, tuple[int, ...]] = dag.pool.memory(peak_at)  # bytes of the outputs, by signature
     last: dict[Ref, int] = {}
     for i, node in enumerate(dag.nodes):
@@ -204,14 +204,14 @@ def peak_at(dag: Dag) -> tuple[int, str]:
 
 @dataclass(eq=False)
 class Additive(ABC):
-    """A cost that is a sum over operators. Subclasses define the cost of one operator, `node`."""
+    """A cost summed over operators. Subclasses define one operator's cost, `node`."""
 
     name: str
     engine: Engine = TVM
 
     @abstractmethod
     def node(self, node: Node) -> float:
-        """The cost of one operator."""
+        """Return one operator's cost."""
 
     def total(self, dag: Dag) -> float:
         known = dag.pool.memory(self)
@@ -223,7 +223,7 @@ class Additive(ABC):
 
 @dataclass(eq=False)
 class Figure(Additive):
-    """A column of Table 2 as a cost; its name is 'flops', 'traffic' (bytes) or 'launches'."""
+    """A column in Table 2 as a cost; its name is 'flops', 'traffic' (bytes) or 'launches'."""
 
     def node(self, node: Node) -> float:
         return float(getattr(figures(node, self.engine), self.name))
@@ -231,7 +231,7 @@ class Figure(Additive):
 
 @dataclass(eq=False)
 class Latency(Additive):
-    """Milliseconds of a graph by one of the shared cost models, operators running one after the other."""
+    """A graph's milliseconds by a shared cost model, with operators in sequence."""
 
     model: CostModel | None = None
 
@@ -275,13 +275,13 @@ class Limited:
         return self.cost.total(dag) if peak_bytes(dag) <= self.limit else inf
 
     def foresee(self, nodes: Iterable[Node]) -> None:
-        """See `Foreseeing`."""
+        """Announce graphs, see `Foreseeing`."""
         if isinstance(self.cost, Foreseeing):
             self.cost.foresee(nodes)
 
 
 def limit_broken(cost: Cost, dag: Dag) -> InfeasibleError:
-    """The error for a graph whose cost is infinite."""
+    """Return the error for a graph with infinite cost."""
     needed, where = peak_at(dag)
     return InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
 

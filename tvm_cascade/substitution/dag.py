@@ -1,13 +1,13 @@
-"""The graph that substitutions rewrite: hash-consed operators, weights included as constant operators.
+"""The graph for substitutions: hash-consed operators, with weights as constant operators.
 
-MetaFlow (SysML 2019) section 2 defines a computation graph as operators joined by tensors. Here operators are interned
-in a `Pool`: two operators of the same kind, attributes and operands are one object. So a graph is its tuple of output
-references, structural equality of graphs is identity of those references, and a substitution copies only what lies
-downstream of it. The published artifact compares graphs by hash alone; the pool's dictionary compares the whole key.
+MetaFlow (SysML 2019) section 2 defines a computation graph as operators joined by tensors. Here a `Pool` interns
+operators: equal kind, attributes and operands make one object. So a graph is its tuple of output references, structural
+equality is identity, and a substitution copies only downstream operators. The published artifact compares graphs by
+hash alone; the pool's dictionary compares the whole key.
 
-Weights are leaves like inputs, and a weight that a rule derives (a concatenation, a padded kernel) is an operator on
-constants: `Node.constant` is true for an operator that reads only weights. Constants are folded after the search and cost
-nothing. In a graph for training the weights are inputs, so that rules which require constants do not apply to them.
+Weights are leaves like inputs, and a weight derived by a rule (a concatenation, a padded kernel) is an operator on
+constants: `Node.constant` is true if an operator reads only weights. Constants are folded after the search and cost
+nothing. In a training graph weights are inputs, so rules that require constants do not apply.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def result(self) -> Ref:
-        """The first output, the only one of most operators."""
+        """Return the first output, usually the only one."""
         return self.outputs[0]
 
     @property
@@ -81,7 +81,7 @@ class Ref(NamedTuple):
 
 
 class Pool:
-    """Interns operators: a table, append-only, of all operators of the graphs of one search."""
+    """Interns operators: an append-only table for all graphs in one search."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
@@ -90,26 +90,28 @@ class Pool:
         self._memories: dict[int, tuple[object, dict[int, Any]]] = {}  # owners are kept alive: their ids stay unique
 
     def memory(self, owner: object) -> dict[int, Any]:
-        """The cache of an object, such as a cost function, for this pool: values by `Node.signature`."""
+        """Return an object's cache in this pool, for instance a cost function's: values by `Node.signature`."""
         return self._memories.setdefault(id(owner), (owner, {}))[1]
 
     def input(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
         return Ref(self.node("input", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
 
     def weight(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
-        """A constant with a name; the graph does not hold its value."""
+        """Return a named constant; the graph does not hold its value."""
         return Ref(self.node("weight", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
 
     def make(self, kind: str, *inputs: Ref, **attrs: Attr) -> Ref:
-        """Output 0 of an operator, created unless it exists; types are inferred. Raises `GraphError` if operands do not fit."""
+        """Return output 0 of an operator, created unless present; types are inferred. Raises `GraphError` for
+        unsuitable operands.
+        """
         return self.node(kind, inputs, tuple(sorted(attrs.items()))).result
 
     def like(self, node: Node, *inputs: Ref, **changes: Attr) -> Ref:
-        """Output 0 of an operator of the kind of `node` on other operands, with its attributes but for `changes`."""
+        """Return output 0 of an operator like `node` on other operands, with its attributes except `changes`."""
         return self.make(node.kind, *inputs, **{**dict(node.attrs), **changes})
 
     def split(self, whole: Ref, axis: int, sizes: Iterable[int]) -> tuple[Ref, ...]:
-        """The outputs of a `split` of `whole` into parts of these sizes along an axis."""
+        """Return the outputs of a `split` of `whole` into parts with these sizes along an axis."""
         return self.make("split", whole, axis=axis, sizes=tuple(sizes)).node.outputs
 
     def node(
@@ -119,7 +121,9 @@ class Pool:
         attrs: tuple[tuple[str, Attr], ...],
         types: tuple[TensorType, ...] | None = None,
     ) -> Node:
-        """The operator of these fields, created unless it exists. Commutative operands are sorted, so a + b is b + a."""
+        """Return the operator with these fields, created unless present. Commutative operands are sorted, so a + b is b
+        + a.
+        """
         if kind in COMMUTATIVE and len(inputs) == 2 and _position(inputs[1]) < _position(inputs[0]):
             inputs = (inputs[1], inputs[0])
         if kind == "concat" and len(attrs) > 1 and any(r.node.kind not in WRITERS for r in inputs):
@@ -164,7 +168,7 @@ class Dag:
         object.__setattr__(self, "nodes", tuple(_running(self.outputs)))
 
     def users(self) -> dict[Ref, list[Node]]:
-        """Operators that read each reference, topologically, each once."""
+        """Map each reference to its readers, topologically, each once."""
         used: dict[Ref, list[Node]] = {}
         for node in self.nodes:
             for ref in node.inputs:
@@ -174,12 +178,12 @@ class Dag:
         return used
 
     def constants(self) -> tuple[Ref, ...]:
-        """Constants that operators or outputs read, which have to be folded."""
+        """Return the constants read by operators or outputs, which have to be folded."""
         read = [r for n in self.nodes for r in n.inputs] + list(self.outputs)
         return tuple(dict.fromkeys(r for r in read if r.node.constant))
 
     def digest(self) -> str:
-        """Canonical structural hash, equal across pools and runs: hexadecimal SHA-256."""
+        """Return a canonical structural hash, equal across pools and runs: hexadecimal SHA-256."""
         names = {ref.node: f"input {i}" for i, ref in enumerate(self.inputs)}
         hashes: dict[Node, str] = {}
         for node in postorder(self.outputs):
@@ -195,7 +199,7 @@ class Dag:
 
 
 def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None) -> list[Node]:
-    """All ancestors of `outputs`, operands first, in a fixed depth-first order; nodes that are `cut` are not followed."""
+    """Return all ancestors of `outputs`, operands first, in a fixed depth-first order; do not follow nodes in `cut`."""
     done: dict[Node, None] = {}
     stack: list[Node] = [r.node for r in reversed(tuple(outputs))]
     while stack:
@@ -214,7 +218,7 @@ def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None)
 
 
 def _running(outputs: Iterable[Ref]) -> list[Node]:
-    """`postorder` without constants and inputs: no constant has another ancestor than constants."""
+    """Return `postorder` without constants and inputs: a constant has only constant ancestors."""
     done: dict[Node, None] = {}
     stack = [r.node for r in reversed(tuple(outputs)) if not r.node.constant]
     while stack:
@@ -228,7 +232,7 @@ def _running(outputs: Iterable[Ref]) -> list[Node]:
 
 
 def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
-    """The outputs of `dag` after every use of a reference in `mapping` is replaced; replacements are not rewritten."""
+    """Return the outputs of `dag` after replacing all references in `mapping`; replacements are not rewritten."""
     moved: dict[Ref, Ref] = dict(mapping)
     pool = dag.pool
     for node in dag.nodes:
@@ -246,12 +250,12 @@ def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
 
 
 def replace(dag: Dag, mapping: Mapping[Ref, Ref]) -> Dag:
-    """`dag` after every use of a reference in `mapping` is replaced."""
+    """Return `dag` after replacing all references in `mapping`."""
     return Dag(dag.pool, dag.inputs, replaced(dag, mapping))
 
 
 def rebuild(outputs: Iterable[Ref], pool: Pool, leaf: Callable[[Ref], Ref | None]) -> tuple[Ref, ...]:
-    """Copy `outputs` and their ancestors into `pool`; where `leaf` returns a reference, that one is used instead of a copy."""
+    """Copy `outputs` and their ancestors into `pool`; a reference returned by `leaf` replaces the copy."""
     outputs = tuple(outputs)
     moved: dict[Ref, Ref] = {}
     for node in postorder(outputs, lambda n: all([leaf(r) is not None for r in n.outputs])):

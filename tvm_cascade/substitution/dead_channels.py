@@ -1,14 +1,14 @@
-"""Removes channels that a quantized network computes in vain, by proof: every output keeps every bit.
+"""Remove channels that a quantized network computes in vain, with proof: every output keeps every bit.
 
-Channels lie on the last axis. A channel is *constant* if it has one value at every position for every input: that of a
-filter whose weights all equal their zero point is its bias, rescaled and clamped. Constants are followed through the
-graph (`_Constants`). What a reader needs of a channel is followed backwards (`_Kept`): a convolution or product needs
-no channel whose weights all equal their zero point in every output that is kept, and none that is constant where it can
-add the constant's products to its bias. It can unless it pads: padding adds nothing to a sum, and so does a constant
-only if it equals the zero point. Other operators keep the same channels on all of their sides; those that are not
-known here keep all. The channels kept are the least solution of these constraints, found by iteration from none.
+Channels lie on the last axis. A channel is *constant* if it has one value at every position for every input: a filter
+with weights all equal to their zero point gives its bias, rescaled and clamped. Constants are followed forward through
+the graph (`_Constants`), needs backward (`_Kept`). A convolution or product needs no channel whose weights equal their
+zero point in every kept output, and no constant channel whose products fit into its bias. They fit unless it pads:
+padding adds nothing to a sum, and a constant adds nothing only at the zero point. Other operators keep the same
+channels on all sides; unknown operators keep all. The kept channels are the least solution, found by iteration from
+none.
 
-Inputs, outputs of the graph and what opaque operators read keep all of their channels. No tensor is left without any.
+Graph inputs, outputs and operands of opaque operators keep all channels. No tensor is left without any.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shrunk:
 
 
 def without_dead_channels(dag: Dag, constants: Mapping[str, Array], rounding: Arithmetic = TFLITE) -> Shrunk:
-    """Remove the channels of `dag` that are constant or that nobody reads; `constants` are its weights by name."""
+    """Remove constant and unread channels from `dag`; `constants` are its weights by name."""
     layers = {n: made for n in dag.nodes if n.kind in _LAYERS and (made := _layer(n, constants, rounding)) is not None}
     known = _Constants(layers, rounding).of(dag)
     kept = _Kept(dag, layers, known).solve()
@@ -63,10 +63,9 @@ def without_dead_channels(dag: Dag, constants: Mapping[str, Array], rounding: Ar
 
 
 def has_dead_channels(weights: Array, zero: int, axes: tuple[int, ...]) -> bool:
-    """Return True if along one of `axes`, of outputs and inputs, weights have a slice that is all `zero`.
+    """Return True if the weights have an all-`zero` slice along one of `axes`, outputs or inputs.
 
-    Networks without any are told from others by it, before their graphs are read: of each slice a few weights are looked
-    at first.
+    A quick test before graphs are read: it looks at a few weights per slice first.
     """
     for axis in axes:
         slices = np.moveaxis(weights, axis, 0)
@@ -93,13 +92,14 @@ class _Layer:
     padded: bool
 
     def gathered(self, per_input: Array) -> Array:
-        """Return [1 or outputs, inputs of an output] of what is given by input channel."""
+        """Return per-input values as [1 or outputs, inputs per output]."""
         return np.repeat(per_input, self.times)[:, None] if self.times else per_input[None, :]
 
     def absorbed(self, flags: Array, values: Array) -> tuple[Array, Array]:
-        """Return, for constant inputs (`flags`, `values`), which of them each output can add to its bias, and their products.
+        """Return, for constant inputs (`flags`, `values`), the inputs each output can add to its bias, and the
+        products.
 
-        Both have a row for each output. A bias stays within 32 bits, whichever of them are added to it.
+        Both have one row per output. A bias stays within 32 bits under any selection.
         """
         centred = np.where(flags, values - self.x_zero, 0)
         free = self.gathered(flags & ((centred == 0) | (not self.padded)))
@@ -109,7 +109,7 @@ class _Layer:
 
 
 def _layer(node: Node, constants: Mapping[str, Array], rounding: Arithmetic) -> _Layer | None:
-    """Return what an operator computes; None unless an integer kernel computes it, on channels that lie last."""
+    """Return an operator's computation; None unless an integer kernel computes it, with channels last."""
     conv = node.kind == "qconv2d"
     if any(not r.node.constant for r in node.inputs[1:]) or (conv and node["layout"] != "NHWC"):
         return None
@@ -163,7 +163,7 @@ class _Constants:
     known: dict[Ref, _Constant] = field(default_factory=dict)  # values without any are left out
 
     def of(self, dag: Dag) -> Mapping[Ref, _Constant]:
-        """Return the constant channels of every value that has some."""
+        """Return the constant channels of every value with any."""
         for node in dag.nodes:
             for ref, made in zip(node.outputs, self._made(node), strict=False):
                 if made is not None and made.flags.any():
@@ -213,7 +213,7 @@ def _joined(node: Node, reads: list[_Constant | None]) -> _Constant:
 
 
 def _same(reads: list[_Constant | None]) -> _Constant | None:
-    """Return the channels that have one constant in all parts of a concatenation along another axis."""
+    """Return the channels with one constant in all parts of a concatenation along another axis."""
     if any(r is None for r in reads):
         return None
     first, *others = (r for r in reads if r is not None)
@@ -233,7 +233,7 @@ def _parts(node: Node, read: _Constant) -> Iterator[_Constant]:
 
 
 def _reshaped(before: int, after: int, read: _Constant) -> _Constant | None:
-    """Return the constants of a reshape, where channel `i` of one side is channel `i % n` of the other, of n channels."""
+    """Return a reshape's constants, if channel `i` on one side is channel `i % n` on the side with n channels."""
     if after % before == 0:
         return _Constant(np.tile(read.flags, after // before), np.tile(read.values, after // before))
     if before % after:
@@ -243,7 +243,9 @@ def _reshaped(before: int, after: int, read: _Constant) -> _Constant | None:
 
 
 def _moved(node: Node, read: _Constant) -> _Constant | None:
-    """Return the constants of an operator that moves values, or compares or averages equal ones; None for any other."""
+    """Return the constants behind an operator that moves values, or compares or averages equal values; None for any
+    other.
+    """
     flags, values = read.flags, read.values
     if node.kind == "clip":
         return _Constant(flags, np.clip(values, node["low"], node["high"]).astype("int64"))
@@ -286,7 +288,7 @@ def _same_channels(node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Kept:
-    """The channels that are kept, by value: the least sets that contain what readers need of them."""
+    """The kept channels, by value: the least sets that satisfy all readers."""
 
     dag: Dag
     layers: Mapping[Node, _Layer]
@@ -305,7 +307,7 @@ class _Kept:
             self.needs[node] = ~(layer.zero | free)
 
     def solve(self) -> Mapping[Ref, Array]:
-        """Return the channels that are kept of every value."""
+        """Return every value's kept channels."""
         for ref in (*self.dag.inputs, *self.dag.outputs):
             if not ref.node.constant:
                 self._keep(ref, True)
@@ -317,7 +319,7 @@ class _Kept:
             self.kept[empty[-1]][0] = True
 
     def _settle(self) -> None:
-        """Meet all constraints, in sweeps against and along the order of operators."""
+        """Satisfy all constraints, in sweeps against and along the operator order."""
         self.changed = True
         while self.changed:
             self.changed = False
@@ -420,7 +422,7 @@ class _Writer:
         return pool.node(node.kind, inputs, tuple(sorted(attrs.items())))
 
     def _shape(self, ref: Ref) -> tuple[int, ...]:
-        """The shape of a value without its dead channels."""
+        """Return a value's shape without dead channels."""
         return (*ref.shape[:-1], int(self.kept[ref].sum())) if ref.shape else ref.shape
 
     def _shrinks(self, node: Node) -> bool:
@@ -446,7 +448,7 @@ class _Writer:
         return self.dag.pool.node(node.kind, (x, *refs), tuple(sorted(attrs.items())))
 
     def _absorbed(self, node: Node) -> Array:
-        """The sums of what each output adds to its bias for constant inputs that are removed."""
+        """Return each output's bias sum for removed constant inputs."""
         layer, read, columns = self.layers[node], self.known.get(node.inputs[0]), self.kept[node.inputs[0]]
         if read is None or layer.times:
             return np.zeros_like(layer.bias)

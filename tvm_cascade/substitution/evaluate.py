@@ -10,7 +10,7 @@ from tvm_cascade.substitution.dag import Dag, Node, Ref, postorder
 
 
 def evaluate(refs: Iterable[Ref], values: Mapping[str, Array]) -> dict[Ref, Array]:
-    """Compute the arrays of `refs`; `values` holds those of inputs and weights by name.
+    """Compute the arrays for `refs`; `values` holds inputs and weights by name.
 
     Raises
     ------
@@ -29,13 +29,13 @@ def evaluate(refs: Iterable[Ref], values: Mapping[str, Array]) -> dict[Ref, Arra
 
 
 def run(dag: Dag, values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The arrays of the graph's outputs, given those of inputs and weights by name."""
+    """Return the graph's output arrays, given inputs and weights by name."""
     arrays = evaluate(dag.outputs, values)
     return tuple(arrays[r] for r in dag.outputs)
 
 
 def apply(node: Node, read: list[Array], values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The output arrays of one operator, from those of its operands (`read`)."""
+    """Return one operator's output arrays, from its operands' (`read`)."""
     if node.kind in ("input", "weight"):
         return (values[str(node["name"])],)
     return table.evaluate(node.kind, dict(node.attrs), read)

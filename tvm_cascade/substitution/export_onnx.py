@@ -1,6 +1,6 @@
-"""Export of substitution graphs to ONNX, so that other engines can run an optimized graph (MetaFlow, section 5).
+"""Export substitution graphs to ONNX, for other engines (MetaFlow, section 5).
 
-Images must be NCHW, the only layout of ONNX. Needs the package onnx (the extra `onnx`).
+Images must be NCHW, ONNX's only layout. Needs the package onnx (the extra `onnx`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Emitter(Protocol):
     """What writes an ONNX graph."""
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
-        """Add a node; returns the names of its outputs."""
+        """Add a node; return its output names."""
         ...
 
     def tensor(self, value: np.ndarray) -> str:
@@ -38,39 +38,39 @@ class Emitter(Protocol):
         ...
 
     def type_code(self, dtype: str) -> int:
-        """ONNX's number of a type."""
+        """Return ONNX's number for a type."""
         ...
 
 
 class Opaque(Protocol):
-    """What knows the opaque operators of a graph, whose meaning is not in the graph."""
+    """Knowledge about a graph's opaque operators, whose meaning is outside the graph."""
 
     def name(self, node: Node) -> str:
-        """The operator's name, for messages."""
+        """Return the operator's name, for messages."""
         ...
 
     def has_form(self, node: Node) -> bool:
-        """Whether `write` can."""
+        """Return True if `write` can write the operator."""
         ...
 
     def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
-        """Add the nodes of an operator whose tensors have these names; returns the names of its results."""
+        """Add an operator's nodes on tensors with these names; return its result names."""
         ...
 
 
 class NoneKnown:
-    """Knows none of them."""
+    """Knows no opaque operator."""
 
     def name(self, node: Node) -> str:
-        """See `Opaque`."""
+        """Return the operator's name, see `Opaque`."""
         return node.kind
 
     def has_form(self, node: Node) -> bool:
-        """See `Opaque`."""
+        """Return False, see `Opaque`."""
         return False
 
     def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
-        """See `Opaque`."""
+        """Write nothing, see `Opaque`."""
         raise NotImplementedError
 
 
@@ -105,24 +105,24 @@ def onnx_model(
     inputs: tuple[tuple[str, str], ...] | None = None,
     files: FileNodes | None = None,
 ) -> Any:
-    """Return the ONNX model of a graph whose every operator has a form (`without_form`).
+    """Return the ONNX model for a graph in which every operator has a form (`without_form`).
 
-    `outputs` are names; None: `output0`, `output1`, ... `inputs` are names and element types, which are cast to those of the
-    graph; None: those of the graph. With `files`, nodes of the file are written as they were wherever the graph holds what
-    they were read as.
+    `outputs` are names; None: `output0`, `output1`, ... `inputs` are names and element types, cast to the graph's;
+    None: the graph's own. With `files`, the file's nodes are written unchanged wherever the graph still holds their
+    region.
     """
     return _Exporter(dag, folded, inputs, outputs, opaque, files).model()
 
 
 def require_onnx_form(dag: Dag, path: str | Path, opaque: Opaque = NoneKnown(), files: FileNodes | None = None) -> None:  # noqa: B008
-    """Raise `UnsupportedOperatorError` where an operator of the graph has no ONNX form (`without_form`)."""
+    """Raise `UnsupportedOperatorError` for an operator without an ONNX form (`without_form`)."""
     bad = without_form(dag, opaque, files)
     if bad:
         raise UnsupportedOperatorError(path, bad, remedy=_REMEDY)
 
 
 def without_form(dag: Dag, opaque: Opaque, files: FileNodes | None = None) -> list[str]:
-    """Return the names of the operators of a graph that can be written in no way, in alphabetic order."""
+    """Return the names of a graph's unwritable operators, in alphabetic order."""
     return sorted({opaque.name(n) for n in written_anew(dag, files) if not (_writable(n) or _has_form(opaque, n))})
 
 
@@ -131,7 +131,7 @@ def _has_form(opaque: Opaque, node: Node) -> bool:
 
 
 def written_anew(dag: Dag, files: FileNodes | None) -> set[Node]:
-    """Return the operators of a graph that are not written as nodes of the file."""
+    """Return a graph's operators not written as nodes of the file."""
     return _demanded(dag, files)[1]
 
 
@@ -140,7 +140,7 @@ _Written = tuple[Region, Mapping[Ref, Ref]]
 
 
 def _demanded(dag: Dag, files: FileNodes | None) -> tuple[dict[Ref, _Written], set[Node]]:
-    """Return what of a graph is written as nodes of the file, by its values, and the operators that are written anew."""
+    """Return the values written as nodes of the file, and the operators written anew."""
     as_file: dict[Ref, _Written] = {}
     anew: set[Node] = set()
     seen: set[Ref] = set()
@@ -247,7 +247,7 @@ class _Exporter:
         )  # fmt: skip
 
     def _copy(self, root: Ref, region: Region, bound: Mapping[Ref, Ref]) -> None:
-        """Add the nodes of the file that compute a value; what they read is there already."""
+        """Add the file's nodes that compute a value; their operands are present already."""
         assert self.files is not None
         names: dict[str, str] = {}
         for name, read in sorted(self.files.called(region), key=lambda pair: pair[0]):
@@ -259,7 +259,7 @@ class _Exporter:
         self.names[root] = names[region.name]
 
     def _operand(self, name: str, names: Mapping[str, str]) -> str:
-        """The name of what a node of the file calls `name`; a constant of the file is added."""
+        """Return the name for a file node's operand `name`; add a constant of the file."""
         if not name or name in names:
             return names.get(name, name)
         assert self.files is not None
@@ -274,7 +274,7 @@ class _Exporter:
         return name
 
     def _copied(self, node: Any, read: list[str], names: Mapping[str, str]) -> Any:
-        """The node of the file with these inputs, as it is in the graph: added, or as it was added before."""
+        """Return the file's node with these inputs: added now, or before."""
         inner = outer_reads(node)
         key = id(node), (*read, *(names.get(name, name) for name in sorted(inner)))
         if key not in self.copied:
@@ -295,14 +295,14 @@ class _Exporter:
         return self.copied[key]
 
     def _own(self, name: str) -> str:
-        """The name of the file, if nothing has it yet."""
+        """Return the file's name, if still free."""
         own = name if name not in self.written else self._free(name)
         self.written.add(own)
         self.taken.add(own)
         return own if name else ""
 
     def _in_opset(self, node: Any) -> Any:
-        """A node that was made here, as the file's version of ONNX writes it: some operands were attributes before, or after."""
+        """Return a new node in the file's ONNX version: some operands are attributes in earlier or later versions."""
         attrs = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
         inputs, kind = list(node.input), node.op_type
         if self.opset >= 18 and kind.startswith("Reduce") and "axes" in attrs:
@@ -335,7 +335,7 @@ class _Exporter:
         return self._info(name, ref)
 
     def _free(self, name: str) -> str:
-        """`name`, made unlike those of inputs and outputs."""
+        """Return `name`, made different from input and output names."""
         while name in self.taken:
             name += "_"
         return name
@@ -344,7 +344,7 @@ class _Exporter:
         return self.helper.make_tensor_value_info(name, self.type_code(dtype or ref.type.dtype), list(ref.shape))
 
     def _name(self, ref: Ref) -> str:
-        """The name of a value, in the type of the graph: an input that has another in the file is cast when it is first asked."""
+        """Return a value's name, in the graph's type: an input with another type in the file is cast on first use."""
         if ref in self.cast:
             (self.names[ref],) = self.emit("Cast", [self.raw[ref]], to=self.type_code(ref.type.dtype))
             self.cast.remove(ref)
@@ -353,7 +353,7 @@ class _Exporter:
         return self.names[ref]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the tensors of the graph; what lies within a fused operator is not there."""
+        """Return the shapes of the graph's tensors, without the inside of fused operators."""
         return {name: tuple(int(d) for d in ref.shape) for ref, name in self.names.items()}
 
     def _constant(self, name: str) -> np.ndarray | None:
@@ -374,11 +374,11 @@ class _Exporter:
         return name
 
     def type_code(self, dtype: str) -> int:
-        """ONNX's number of a type."""
+        """Return ONNX's number for a type."""
         return self.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
-        """Add an ONNX node; returns the names of its outputs."""
+        """Add an ONNX node; return its output names."""
         names = [self._free(f"{kind.lower()}{len(self.nodes)}_{i}") for i in range(outputs)]
         self.taken.update(names)
         self.nodes.append(self.helper.make_node(kind, inputs, names, **attrs))

@@ -1,8 +1,8 @@
-"""Nodes of an ONNX file, written as they were for what no substitution touched.
+"""Write an ONNX file's nodes unchanged where no substitution applied.
 
-Importing decomposes nodes: a local response normalization becomes a pool and arithmetic. A node's *region* is what it became
-in the graph, from the tensors that it reads to those that it writes. Where the optimized graph holds a region unchanged, on
-the same tensors or on others, the node itself is written.
+Importing decomposes nodes: a local response normalization becomes a pool and arithmetic. A node's *region* is its form
+in the graph, from its operands to its results. If the optimized graph holds a region unchanged, on the same or on
+replaced tensors, the node itself is written.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Region:
 
 
 class FileNodes:
-    """The nodes of the main graph of a file, and where in a graph their tensors are."""
+    """The nodes in a file's main graph, and their tensors' places in a graph."""
 
     def __init__(self, model: Any, values: Mapping[str, Ref], fold: Callable[[Ref], np.ndarray]) -> None:
-        """`values` are the file's tensors in the graph that was read (`Read.files`), inputs among them; `fold` gives the
-        values of constants among them."""
+        """Store the nodes. `values` are the file's tensors in the graph (`Read.files`), inputs included; `fold` gives
+        the values of constants.
+        """
         self.fold = fold
         self.model = model
         self.values = values
@@ -55,7 +56,7 @@ class FileNodes:
         self._regions: dict[str, Region | None] = {}
 
     def called(self, region: Region) -> Iterator[tuple[str, Ref]]:
-        """Return what the nodes of a region call the values that it reads: several names may be those of one value."""
+        """Yield the names used by a region's nodes for its operands: one value may have several names."""
         for name in {name for node in region.nodes for name in _reads(node)}:
             ref = self.values.get(name)
             if ref is not None and ref in region.reads:
@@ -69,14 +70,14 @@ class FileNodes:
         return found
 
     def as_read(self, ref: Ref) -> Region | None:
-        """Return the region of a value of the graph that was read; None for a value that no node of the file writes."""
+        """Return a value's region in the graph as read; None for a value not written by the file."""
         name = self._names.get(ref)
         return None if name is None else self._region(name)
 
     def moved(self, ref: Ref, used: set[str]) -> tuple[Region, Mapping[Ref, Ref]] | None:
-        """Return a region that computes a value from other tensors than in the file: it, and by its tensors those others.
+        """Return a region that computes a value from replaced tensors, with the replacements.
 
-        Of several, the last that is not `used`: values are asked for from the end of a graph.
+        Among several, return the last not `used`: values are asked for from the graph's end.
         """
         for region in sorted(reversed(self._candidates(ref.node)), key=lambda r: r.name in used):
             root, bound = self.values[region.name], dict[Ref, Ref]()
@@ -101,7 +102,7 @@ class FileNodes:
         return self._regions[name]
 
     def _found(self, name: str) -> Region | None:
-        """Return the region of the node that writes `name`: with nodes before it, where what it reads is not in the graph."""
+        """Return the region for the node that writes `name`, with earlier nodes if its operands are not in the graph."""
         nodes: dict[int, Any] = {}
         reads: set[Ref] = set()
         before = _inside(self.values[name], frozenset(), inputs=True) or set()
@@ -127,12 +128,12 @@ class FileNodes:
         )
 
     def _folds(self, ref: Ref) -> bool:
-        """Return whether a value is a constant of the graph that was read."""
+        """Return True if a value is constant in the graph as read."""
         return ref.node.constant and all(node.kind != "opaque" for node in postorder([ref]))
 
 
 def _reads(node: Any) -> Iterator[str]:
-    """Return the tensors that a node reads, those of its subgraphs included that lie outside of them."""
+    """Yield the tensors read by a node, and outside tensors read by its subgraphs."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in [attribute.g] if attribute.HasField("g") else list(attribute.graphs):
@@ -144,7 +145,7 @@ def _reads(node: Any) -> Iterator[str]:
 
 
 def outer_reads(node: Any) -> set[str]:
-    """Return the tensors that only the subgraphs of a node read."""
+    """Return the tensors read only by a node's subgraphs."""
     return set(_reads(node)) - set(node.input)
 
 
@@ -161,8 +162,9 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 
 def _inside(root: Ref, reads: Collection[Ref], inputs: bool = False) -> set[Node] | None:
-    """Return the nodes between `reads` and a value, or with `inputs` all that it depends on; None where it depends on an
-    input beside `reads`."""
+    """Return the nodes between `reads` and a value, or with `inputs` all its ancestors; None if an input beside `reads`
+    contributes.
+    """
     found: set[Node] = set()
     waiting = [root]
     while waiting:
@@ -177,7 +179,7 @@ def _inside(root: Ref, reads: Collection[Ref], inputs: bool = False) -> set[Node
 
 
 def _matches(region: Ref, ref: Ref, reads: Collection[Ref], bound: dict[Ref, Ref]) -> bool:
-    """Return whether `ref` is computed as `region` is, from other tensors: `bound` gets these by those of the region."""
+    """Return True if `ref` is computed like `region`, from replaced tensors: `bound` maps the region's to the new ones."""
     if region in reads:
         return bound.setdefault(region, ref) == ref and region.type == ref.type
     if region.node.constant or ref.node.constant:
@@ -199,7 +201,7 @@ def _matches(region: Ref, ref: Ref, reads: Collection[Ref], bound: dict[Ref, Ref
 
 
 def unfused(dag: Dag) -> Dag:
-    """Return a graph without fused operators: each is those that it was fused from, as they are where nothing was substituted."""
+    """Return a graph without fused operators: each becomes its original operators, unchanged without a substitution."""
     made: dict[Ref, Ref] = {}
     pool = dag.pool
     for node in dag.nodes:

@@ -1,8 +1,8 @@
-"""The numbers that integer programs compute for quantized operators, per channel and in numpy.
+"""Compute quantized operators' integers, per channel and in numpy.
 
-`dead_channels` folds constant channels with it, so it has to equal the kernels bit for bit: those of TFLite's reference
-(`TFLITE`; `TFLM` with two roundings in fully connected layers), or one rounding of the real value (`REAL`), as ONNX and
-PyTorch define quantized operators.
+`dead_channels` folds constant channels with these numbers, so they equal the kernels bit for bit: TFLite's reference
+(`TFLITE`; `TFLM` with two roundings in fully connected layers), or one rounding of the real value (`REAL`), the
+definition in ONNX and PyTorch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Arithmetic:
     dense_twice: bool = False  # fully connected layers are rounded as convolutions, as in TensorFlow Lite Micro
 
     def multipliers(self, node: Node, scales: Array, weights: str) -> Array:
-        """Return the real multipliers of a `qconv2d` or `qmatmul` from sums to the output, float64, by output channel.
+        """Return the real multipliers in a `qconv2d` or `qmatmul` from sums to the output, float64, by output channel.
 
-        `scales` are those of its weights, `weights` their type.
+        `scales` are its weights' scales, `weights` their type.
         """
         x, y = np.float32(node["x_quantum"][0]), np.float64(node["y_quantum"][0])
         if weights == "uint8" and not self.real and node.kind == "qconv2d":
@@ -53,7 +53,7 @@ class Arithmetic:
         return self._clamped(node, rescale(sums, *fp.quantize_multipliers(multipliers)))
 
     def bias(self, node: Node, bias: Array, own: Array, weights: Array) -> Array | None:
-        """Return a bias of scales `own` in units of the sums of weights of scales `weights`; None if it exceeds 32 bits.
+        """Return a bias with scales `own` in sum units for weight scales `weights`; None beyond 32 bits.
 
         TFLite ignores a bias's own scales.
         """
@@ -66,7 +66,7 @@ class Arithmetic:
         return whole.astype("int32") if np.all(np.abs(whole) <= fp.INT32_MAX) else None
 
     def added(self, node: Node, x: Array, y: Array) -> Array | None:
-        """Return the stored outputs of a `qadd` of stored values, int64; None where it has no integer kernel."""
+        """Return a `qadd`'s stored outputs for stored values, int64; None without an integer kernel."""
         (dx, zx), (dy, zy) = ((np.float64(np.float32(step)), zero) for step, zero in node["quanta"])
         high, twice = 1 << _HEAD_ROOM, 2 * max(dx, dy)
         ratios = [dx / twice, dy / twice, twice / np.float64(np.float32(high) * np.float32(node["y_quantum"][0]))]

@@ -35,7 +35,7 @@ _GAIN = 1e-12  # relative: smaller differences of costs are rounding errors
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Heuristics and budgets of the search of a graph."""
+    """Heuristics and budgets for a graph's search."""
 
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is computed, per subgraph
@@ -49,7 +49,7 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One substitution of the winning sequence."""
+    """One substitution in the winning sequence."""
 
     rule: str
     operators: tuple[str, ...]  # kinds of the operators matched
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search. `complete`: neither a budget nor a limit ended it, so that every graph within alpha was expanded."""
+    """A search's result. `complete`: no budget or limit ended the search, so every graph within alpha was expanded."""
 
     dag: Dag = field(repr=False)
     cost_before: float
@@ -71,7 +71,7 @@ class SearchResult:
 
 @dataclass(slots=True)
 class _State:
-    """A graph in the queue, and the sites that were applied to its parent: one, and those of the simplifier after it."""
+    """A queued graph, and the sites applied to its parent: one, followed by the simplifier's."""
 
     dag: Dag
     cost: float
@@ -87,10 +87,10 @@ def search(
     options: SearchOptions | None = None,
     matcher: Matcher | None = None,
 ) -> SearchResult:
-    """The cheapest graph found by Algorithm 1, without splitting.
+    """Return the cheapest graph found by Algorithm 1, without splitting.
 
-    `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and
-    every graph found exceed a limit of the cost.
+    Searches with one pool and rules may share `matcher`. Raises `InfeasibleError` if the input graph and every graph
+    found exceed a limit.
     """
     with SearchMonitor() as own:
         result = _search(dag, cost, options or SearchOptions(), matcher or Matcher(tuple(rules)))
@@ -98,7 +98,7 @@ def search(
 
 
 def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> SearchResult:
-    """`search`, whose `complete` does not tell of limits that struck while a graph was simplified."""
+    """Run `search`; `complete` ignores limits hit during simplification."""
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))
@@ -144,13 +144,13 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> S
 
 
 def foresee(cost: Cost, dag: Dag, sites: Sequence[Site]) -> None:
-    """Tell a cost that measures several operators at the same time that `dag` is about to be priced after each of `sites`."""
+    """Announce to a cost that measures operators together that `dag` will be priced after each of `sites`."""
     if isinstance(cost, Foreseeing):
         cost.foresee(_new_operators(dag, sites))
 
 
 def _new_operators(dag: Dag, sites: Sequence[Site]) -> Iterator[Node]:
-    """Operators that `sites` put into the graph, each once."""
+    """Yield the operators added by `sites`, each once."""
     known = set(dag.nodes)
     for site in sites:
         for node in postorder(site.target.values(), lambda n: n in known or n.constant):
@@ -160,7 +160,7 @@ def _new_operators(dag: Dag, sites: Sequence[Site]) -> Iterator[Node]:
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
-    """Whether the search ends: its number of graphs or its patience is used up, or a limit on time strikes."""
+    """Return True if the search ends: its graph count or patience is used up, or a time limit strikes."""
     if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
         return True
     return monitor().over()
@@ -176,7 +176,7 @@ class _GreedySimplifier:
     useless: dict[Site, None] = field(default_factory=dict)  # isolated sites that once gained nothing
 
     def state(self, parent: _State, site: Site | None, outputs: tuple[Ref, ...]) -> _State:
-        """The state of the graph `outputs`, which is that of `parent` after `site`, simplified."""
+        """Return the state for the graph `outputs`, made from `parent` by `site`, simplified."""
         old = parent.dag
         dag = Dag(old.pool, old.inputs, outputs)
         sites = () if site is None else (site,)
@@ -216,7 +216,9 @@ class _GreedySimplifier:
 
 
 def _removing(dag: Dag, sites: Sequence[Site]) -> Iterator[Site]:
-    """Those of the sites whose operators nobody else reads: elsewhere these stay, and what replaces them is computed twice."""
+    """Yield the sites whose operators have no other reader: with another reader the operators stay, and work is done
+    twice.
+    """
     readers = dag.users() if sites else {}
     for site in sites:
         inside = [n for n in site.nodes if not n.constant]
@@ -227,7 +229,7 @@ def _removing(dag: Dag, sites: Sequence[Site]) -> Iterator[Site]:
 
 
 def _sequence(state: _State, cost: Cost) -> tuple[Step, ...]:
-    """The winning steps, oldest first, each with the cost after it."""
+    """Return the winning steps, oldest first, each with the cost after it."""
     steps: list[Step] = []
     at: _State | None = state
     while at is not None and at.parent is not None:

@@ -1,4 +1,4 @@
-"""The nodes of an exported graph that an ONNX runtime has left when it has fused what it can."""
+"""Count an exported graph's nodes after an ONNX runtime's fusions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ACTIVATIONS = ACTIVATIONS | {"clip"}
 
 
 def runtime_nodes(dag: Dag) -> int:
-    """Nodes after ONNX Runtime's extended level, as far as convolutions tell: their biases, scales and activations are fused.
+    """Count nodes after ONNX Runtime's extended level, for convolutions: biases, scales and activations are fused.
 
-    Each step of an element-wise kernel is a node of its own there, and so is a view.
+    Each step in an elementwise kernel is a node there, and so is a view.
     """
     readers = dag.users()
     fused: set[Node] = set()
@@ -29,7 +29,7 @@ def runtime_nodes(dag: Dag) -> int:
 
 
 def _is_fused(dag: Dag, readers: Mapping[Ref, list[Node]], node: Node, fused: set[Node]) -> bool:
-    """Whether a runtime fuses an operator with the convolution that it reads, or with one that is fused so already."""
+    """Return True if a runtime fuses an operator with its convolution, or with a fused operator behind one."""
     if node.kind not in _FOLDED | _ACTIVATIONS:
         return False
     read = [r for r in node.inputs if not r.node.constant]

@@ -1,7 +1,7 @@
-"""What ONNX has one operator for, where a graph has several: biases of convolutions, HardSwish, HardSigmoid, ReduceL2
-and InstanceNormalization; what is computed twice; and what Gather does itself with indices that count from the end.
+"""Write several operators as a single ONNX operator: convolution biases, HardSwish, HardSigmoid, ReduceL2,
+InstanceNormalization; merge repeated computations; drop index wrapping that Gather does itself.
 
-ONNX Runtime fuses what it meets in these forms, and nothing written otherwise.
+ONNX Runtime fuses only these forms.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def fuse(
     results: Sequence[str],
     shape_of: Callable[[str], tuple[int, ...] | None] = lambda _name: None,
 ) -> list[Any]:
-    """The nodes of an ONNX graph, fewer of them; what only one node reads, and is no result, is fused with that.
+    """Return the nodes of an ONNX graph, fused: a node with one reader, and no result, joins its reader.
 
-    `constant` gives the value of an initializer, None for other tensors; `add_constant` adds one and returns its name.
-    `shape_of` gives the extents of a tensor, None where they are not known.
+    `constant` gives an initializer's value, None for other tensors; `add_constant` adds one and returns its name.
+    `shape_of` gives a tensor's extents, None if unknown.
     """
     nodes = _each_once(nodes, results, constant)
     graph = _Graph(nodes, constant, results)
@@ -65,8 +65,7 @@ def fuse(
 
 
 def _each_once(nodes: Sequence[Any], results: Sequence[str], constant: Callable[[str], np.ndarray | None]) -> list[Any]:
-    """The nodes without those that compute what one before has computed, or a constant has, whose readers read that; a result
-    stays."""
+    """Return the nodes without repeated computations and constants; a result stays."""
     known: dict[tuple[Any, ...], Any] = {}
     same: dict[str, str] = {}
     left = []
@@ -100,17 +99,19 @@ class _Graph:
         self._uses.update(results)
 
     def only(self, name: str, kind: str, uses: int = 1) -> Any:
-        """The node of a kind that makes a tensor which is read so often in all; None for others."""
+        """Return the node with this kind behind a tensor read exactly so often; None for any other."""
         node = self.makers.get(name)
         return node if node is not None and node.op_type == kind and self._uses[name] == uses else None
 
     def scalar(self, name: str) -> float | None:
-        """The value of a constant of one number."""
+        """Return a one-element constant's value."""
         value = self.constant(name)
         return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
 
     def bounds(self, clip: Any) -> list[float | None]:
-        """The bounds of a Clip of float32, for which ONNX Runtime has all of these operators; none for other types."""
+        """Return a float32 Clip's bounds, the type for which ONNX Runtime has all these operators; none for other
+        types.
+        """
         held = [self.constant(name) for name in clip.input[1:]]
         return (
             [self.scalar(n) for n in clip.input[1:]]
@@ -119,7 +120,7 @@ class _Graph:
         )
 
     def with_scalar(self, node: Any) -> tuple[str, float] | None:
-        """The tensor and the number of an operator that takes one of each, in either order."""
+        """Return the tensor and the number of a binary operator, in either order."""
         if len(node.input) != 2:
             return None
         for x, number in (tuple(node.input), tuple(reversed(node.input))):
@@ -130,7 +131,7 @@ class _Graph:
 
 
 def _conv_before_bias(node: Any, graph: _Graph) -> tuple[Any, np.ndarray] | None:
-    """The convolution without a bias whose result a node adds a constant of each channel to, and these."""
+    """Return the bias-free convolution in front of an addition, and the per-channel constants added."""
     for x, other in (tuple(node.input), tuple(reversed(node.input))) if node.op_type == "Add" else ():
         conv, added = graph.only(x, "Conv") or graph.only(x, "ConvTranspose"), graph.constant(other)
         if conv is None or len(conv.input) != 2:
@@ -151,7 +152,7 @@ _Found = tuple[str, str, Sequence[Any], Mapping[str, Any]]  # operator, its inpu
 
 
 def _hard_swish(node: Any, graph: _Graph) -> _Found | None:
-    """`x * clip(x + 3, 0, 6) / 6`, multiplied and divided in either order."""
+    """Match `x * clip(x + 3, 0, 6) / 6`, multiplied and divided in either order."""
     if node.op_type == "Mul" and graph.with_scalar(node) is None:  # x times a hard sigmoid
         for x, gate in (tuple(node.input), tuple(reversed(node.input))):
             last = graph.only(gate, "Div") or graph.only(gate, "Mul")
@@ -168,7 +169,7 @@ def _hard_swish(node: Any, graph: _Graph) -> _Found | None:
 
 
 def _hard_sigmoid(node: Any, graph: _Graph) -> _Found | None:
-    """`clip(x + 3, 0, 6) / 6`, or `clip(alpha * x + beta, 0, 1)`."""
+    """Match `clip(x + 3, 0, 6) / 6`, or `clip(alpha * x + beta, 0, 1)`."""
     if node.op_type == "Clip" and graph.bounds(node) == [0, 1]:
         more = graph.only(node.input[0], "Add")
         added = None if more is None else graph.with_scalar(more)
@@ -188,7 +189,7 @@ def _hard_sigmoid(node: Any, graph: _Graph) -> _Found | None:
 
 
 def _length(node: Any, graph: _Graph) -> _Found | None:
-    """`sqrt(sum(x * x))` along axes."""
+    """Match `sqrt(sum(x * x))` along axes."""
     added = graph.only(node.input[0], "ReduceSum") if node.op_type == "Sqrt" else None
     if added is None or len(added.input) != 2:
         return None
@@ -209,7 +210,7 @@ def _divided_by_six(node: Any, graph: _Graph) -> str | None:
 
 
 def _clip_of_three_more(name: str, graph: _Graph, source: str | None = None) -> Iterator[Any]:
-    """The nodes of `clip(x + 3, 0, 6)` of the tensor `source`, or of any; none where the tensor is something else."""
+    """Yield the nodes of `clip(x + 3, 0, 6)` on the tensor `source`, or on any; nothing for another tensor."""
     clip = graph.only(name, "Clip")
     if clip is None or graph.bounds(clip) != [0, 6]:
         return
@@ -222,7 +223,9 @@ def _clip_of_three_more(name: str, graph: _Graph, source: str | None = None) -> 
 
 @dataclass(frozen=True)
 class _Norm:
-    """Of each image and channel: without its mean, by its standard deviation, scaled and moved by the channel."""
+    """A normalization per image and channel: minus its mean, divided by its standard deviation, scaled and shifted by
+    channel.
+    """
 
     source: str
     epsilon: float
@@ -232,8 +235,7 @@ class _Norm:
 
 
 def _normalized(node: Any, graph: _Graph, shape_of: Callable[[str], tuple[int, ...] | None]) -> _Norm | None:
-    """`(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`, and what it is multiplied by and added to, if they are constants of
-    each channel."""
+    """Match `(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`, with its factor and term if constant by channel."""
     bias, at, inner = None, node, []
     scale = None
     if at.op_type == "Add" and (found := _by_channel(at, graph)) is not None:
@@ -262,7 +264,7 @@ def _normalized(node: Any, graph: _Graph, shape_of: Callable[[str], tuple[int, .
 
 
 def _by_channel(node: Any, graph: _Graph) -> tuple[str, np.ndarray] | None:
-    """The tensor and the constant of an operator with one of each, in either order."""
+    """Return a binary operator's tensor and constant, in either order."""
     for x, other in (tuple(node.input), tuple(reversed(node.input))):
         held = graph.constant(other)
         if held is not None and graph.constant(x) is None and held.dtype == np.float32:
@@ -271,14 +273,15 @@ def _by_channel(node: Any, graph: _Graph) -> tuple[str, np.ndarray] | None:
 
 
 def _fits(value: np.ndarray, count: int, rank: int) -> bool:
-    """Whether a constant has a value for each of so many channels, the second of `rank` axes, or one for all."""
+    """Return True if a constant has one value per channel, on the second of `rank` axes, or one for all."""
     shape = (1,) * (rank - value.ndim) + value.shape
     return value.ndim <= rank and value.size == shape[1] and shape[1] in (1, count)
 
 
 def _without_mean(div: Any, graph: _Graph) -> tuple[str, float, list[Any], int] | None:
-    """Of `(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`: x, epsilon, the nodes but the division, and the number of axes
-    that x has if the mean is over all axes of an image."""
+    """Match `(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`: return x, epsilon, the nodes except the division, and
+    the rank of x if the mean covers an image's axes.
+    """
     centred, deviation = div.input
     sub, root = graph.only(centred, "Sub", 3), graph.only(deviation, "Sqrt")
     mean = None if sub is None else graph.only(sub.input[1], "ReduceMean")
@@ -305,14 +308,14 @@ def _without_mean(div: Any, graph: _Graph) -> tuple[str, float, list[Any], int] 
 
 
 def _axes(mean: Any) -> list[int] | None:
-    """The axes that a mean leaves with an extent of one; None for one that removes them."""
+    """Return the axes that a mean keeps with extent one; None for a mean that removes them."""
     held = {a.name: a for a in mean.attribute}
     kept = held["keepdims"].i if "keepdims" in held else 1
     return sorted(int(v) for v in held["axes"].ints) if kept and "axes" in held else None
 
 
 def _wrapped(node: Any, graph: _Graph) -> tuple[str, Sequence[Any]] | None:
-    """The indices of a Gather of a constant that gets `where(i < 0, i + extent, i)`, and the nodes that make this of them."""
+    """Return the indices behind `where(i < 0, i + extent, i)` in a Gather from a constant, and the wrapping nodes."""
     table = graph.constant(node.input[0]) if node.op_type == "Gather" else None
     chosen = None if table is None else graph.only(node.input[1], "Where")
     if table is None or chosen is None:

@@ -1,8 +1,7 @@
-"""Helpers of rules: operands indexed by output channel, and merging operators by concatenating such operands.
+"""Helpers for rules: operands indexed by output channel, and operator merges by concatenated operands.
 
-Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are
-indexed by o as well. So several operators on one input can be merged exactly by concatenating these operands (`fuse
-conv ops` in Figure 4a of MetaFlow, SysML 2019).
+Output channel o in a convolution reads row o of its weights, in a product column o; bias and scales are indexed alike.
+So several operators on one input merge exactly by concatenation (`fuse conv ops` in Figure 4a in MetaFlow, SysML 2019).
 """
 
 from __future__ import annotations
@@ -17,43 +16,43 @@ from tvm_cascade.substitution.pattern import reaches
 
 
 def bias_of(node: Node) -> Ref | None:
-    """The bias of an unquantized convolution or product, if it has one."""
+    """Return an unquantized convolution's or product's bias, if present."""
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
 def plus(pool: Pool, a: Ref | None, b: Ref) -> Ref:
-    """The sum of a bias, which may be missing, and a vector."""
+    """Return the sum of an optional bias and a vector."""
     return pool.make("add", a, b) if a else b
 
 
 def other_operand(node: Node, taken: Ref) -> Ref:
-    """The operand of a binary operator that is not `taken`."""
+    """Return a binary operator's operand besides `taken`."""
     a, b = node.inputs
     return b if a == taken else a
 
 
 def alike(refs: Iterable[Ref]) -> bool:
-    """Whether the operators behind all references are of one kind and have the same attributes."""
+    """Return True if all references come from operators with equal kind and attributes."""
     return len({(r.node.kind, r.node.attrs) for r in refs}) == 1
 
 
 def is_convolution(node: Node) -> bool:
-    """Whether the operator is a convolution, of floats or quantized."""
+    """Return True for a convolution, float or quantized."""
     return OPERATORS[node.kind].family is Family.CONVOLUTION
 
 
 def weights_axis(node: Node) -> int:
-    """The axis of output channels in a convolution's or product's weights."""
+    """Return the output-channel axis in a convolution's or product's weights."""
     return 0 if is_convolution(node) else len(node.inputs[1].shape) - 1
 
 
 def output_axis(node: Node) -> int:
-    """The axis of output channels in a convolution's or product's result."""
+    """Return the output-channel axis in a convolution's or product's result."""
     return channel_axis(node["layout"]) if is_convolution(node) else len(node.shape) - 1
 
 
 def per_channel(pool: Pool, value: Ref, whole: tuple[int, ...], axis: int) -> Ref | None:
-    """A constant that broadcasts to shape `whole` and varies at most along `axis`, as a vector along it; else None."""
+    """Return a constant that broadcasts to shape `whole` and varies at most along `axis`, as a vector; else None."""
     shape = (1,) * (len(whole) - len(value.shape)) + value.shape
     if not value.node.constant or len(shape) != len(whole) or any(n != 1 for i, n in enumerate(shape) if i != axis):
         return None
@@ -69,9 +68,10 @@ def _zeros(pool: Pool, node: Node) -> Ref:
 
 
 def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] | None:
-    """The operands indexed by output channel (weights, bias, scales), each as a tuple over `nodes`.
+    """Return the operands indexed by output channel (weights, bias, scales), each as a tuple over `nodes`.
 
-    A missing bias of an unquantized operator is zeros. None where only some quantized operators have a bias, or types differ.
+    A missing bias on an unquantized operator becomes zeros. Return None if only some quantized operators have a bias,
+    or types differ.
     """
     if not _operands_agree(nodes):
         return None
@@ -81,31 +81,31 @@ def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] 
 
 
 def _operands_agree(nodes: Sequence[Node]) -> bool:
-    """Whether `output_operands` has a result."""
+    """Return True if `output_operands` has a result."""
     alike = len({len(n.inputs) for n in nodes}) == 1 and len({n.inputs[1].type.dtype for n in nodes}) == 1
     return alike or _bias_may_miss(nodes)
 
 
 def _bias_may_miss(nodes: Sequence[Node]) -> bool:
-    """Whether these are unquantized operators of which some have a bias: the others have zeros."""
+    """Return True for unquantized operators of which some have a bias: the rest get zeros."""
     return not OPERATORS[nodes[0].kind].unquantized and any(bias_of(n) for n in nodes)
 
 
 def mergeable(a: Node, b: Node) -> bool:
-    """Whether two convolutions or products of one input are merged exactly into one (`merged_outputs`)."""
+    """Return True if two convolutions or products on one input merge exactly (`merged_outputs`)."""
     return merge_alike(a, b) and independent(a, b)
 
 
 def independent(a: Node, b: Node) -> bool:
-    """Whether the weights of neither operator are computed from the other's result."""
+    """Return True if neither operator's weights depend on the other's result."""
     return not (reaches(a.inputs[1], b) or reaches(b.inputs[1], a))
 
 
 def merge_alike(a: Node, b: Node) -> bool:
-    """Whether two operators are `mergeable` if they are `independent`, which their signatures tell.
+    """Return True if two operators are `mergeable` once `independent`, judged by signature.
 
-    Output channels are independent, so the operators have to agree only in properties that are not per channel: windows
-    and attributes (of quantized ones the quantization of input and output, zero point of the weights, activation).
+    Output channels are independent, so operators have to agree only in properties not per channel: windows and
+    attributes (for quantized ones input and output quantization, weight zero point, activation).
     """
     wa, wb, axis = a.inputs[1], b.inputs[1], weights_axis(a)
     if a.attrs != b.attrs or a.get("groups", 1) != 1 or wa.type.dtype != wb.type.dtype:
@@ -120,7 +120,7 @@ def merge_alike(a: Node, b: Node) -> bool:
 
 
 def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
-    """Merge two convolutions or products of one input, the outputs of `a` before those of `b`; None where that is not exact."""
+    """Merge two convolutions or products on one input, the outputs of `a` first; None if inexact."""
     operands = output_operands(pool, (a, b)) if mergeable(a, b) else None
     if operands is None:
         return None
@@ -134,7 +134,7 @@ def _vector_biases(*products: Node) -> bool:
 
 
 def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
-    """Merge products with the same weights into one product of their stacked rows; None where that is not exact."""
+    """Merge products with equal weights into one product of stacked rows; None if inexact."""
     first = products[0]
     rows = dict.fromkeys(n.inputs[0] for n in products)
     if any(n.attrs != first.attrs or n.inputs[1:] != first.inputs[1:] for n in products) or len(rows) != len(products):
@@ -147,6 +147,6 @@ def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
 
 
 def parts_for(pool: Pool, whole: Ref, axis: int, nodes: Sequence[Node]) -> dict[Ref, Ref]:
-    """Replacements of the results of `nodes` by the parts of `whole` along an axis."""
+    """Return replacements for the results of `nodes`: the parts of `whole` along an axis."""
     parts = pool.split(whole, axis, (n.shape[axis] for n in nodes))
     return {n.result: part for n, part in zip(nodes, parts, strict=True)}

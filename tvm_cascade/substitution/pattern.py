@@ -1,12 +1,12 @@
 """Source patterns, matches and rules: MetaFlow's graph substitutions (SysML 2019, section 3, Figure 4) as records.
 
-A pattern is a term: operators over operands, each operator with a name. A term matches at an operator when kinds and
-operands agree; commutative operators are tried both ways. A rule with several roots matches tuples of operators whose
-`shared` operand is the same reference.
+A pattern is a term: named operators over operands. A term matches at an operator if kinds and operands agree;
+commutative operators are tried both ways. A rule with several roots matches operator tuples with one reference as
+`shared` operand.
 
-External edges need no declaration in the pattern. Graphs are hash-consed, so a matched operator that other operators
-still read simply stays; the target lists the outputs that it replaces (`Mapping` from old to new references), and
-operators without readers disappear. A rule is correct if each old reference of that mapping equals its new one.
+External edges need no declaration. Graphs are hash-consed, so a matched operator with further readers stays; the target
+maps old references to new ones (`Mapping`), and operators without readers disappear. A rule is correct if each old
+reference equals its new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An operator of one of `kinds` whose first operands match `operands`; None matches any operand."""
+    """An operator with a kind in `kinds` whose first operands match `operands`; None matches any operand."""
 
     name: str
     kinds: frozenset[str]
@@ -30,7 +30,7 @@ class Term:
 
 
 def op(name: str, kinds: str | frozenset[str], *operands: Term | None) -> Term:
-    """A term; `kinds` may be one string of kinds separated by blanks."""
+    """Return a term; `kinds` may be one string with kinds separated by blanks."""
     return Term(name, frozenset(kinds.split()) if isinstance(kinds, str) else kinds, operands)
 
 
@@ -42,11 +42,10 @@ Target = Ref | Mapping[Ref, Ref] | None
 class Rule:
     """A substitution.
 
-    `target(pool, **operators)` takes the operators matched by the pattern's names and builds the new ones. It returns
-    the replacement of the first root's result, or a mapping from old to new references, or None where the constraints
-    on shapes and attributes do not hold. The target depends only on the matched operators and their ancestors. A rule
-    with `sees_readers` also depends on the readers of results: its target is `target(dag, readers, **operators)`, with
-    `readers` from `Dag.users`.
+    `target(pool, **operators)` takes the matched operators by pattern name and builds new ones. It returns the first
+    root's replacement, or a mapping from old to new references, or None if shapes and attributes do not allow it. The
+    target depends only on the matched operators and their ancestors. With `sees_readers` it also depends on readers:
+    its target is `target(dag, readers, **operators)`, with `readers` from `Dag.users`.
     """
 
     name: str
@@ -82,12 +81,12 @@ class Site:
 
     @cached_property
     def target(self) -> Mapping[Ref, Ref]:
-        """What replaces which reference."""
+        """Return the replacements, from old to new references."""
         return self.build()
 
 
 def matches(term: Term, node: Node) -> Iterator[dict[str, Node]]:
-    """All ways in which `term` matches at `node`."""
+    """Yield all matches of `term` at `node`."""
     if node.kind not in term.kinds or node.constant:
         return
     if not term.operands:
@@ -115,7 +114,7 @@ def _operands(terms: Sequence[Term | None], refs: Sequence[Ref]) -> Iterator[dic
 
 
 def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
-    """The site of a match; None if the rule's target is None or empty."""
+    """Return a match's site; None if the rule's target is None or empty."""
     if not target:
         return None
     replaced = _replacements(rule, operators, target)
@@ -124,14 +123,14 @@ def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
 
 
 def _replacements(rule: Rule, operators: Operators, target: Target) -> Mapping[Ref, Ref]:
-    """The target of a match as a mapping."""
+    """Return a match's target as a mapping."""
     assert target
     return {operators[rule.roots[0].name].result: target} if isinstance(target, Ref) else target
 
 
 @dataclass(slots=True)
 class Matcher:
-    """Finds the sites of `rules` in graphs of one pool; sites and matches that do not depend on the graph are cached."""
+    """Finds the sites for `rules` in graphs from one pool; sites and matches independent of the graph are cached."""
 
     rules: tuple[Rule, ...]
     _single: dict[Node, tuple[Site, ...]] = field(default_factory=dict)
@@ -144,7 +143,7 @@ class Matcher:
         self._of_graphs = tuple(r for r in self.rules if len(r.roots) > 1 or r.sees_readers)
 
     def sites(self, dag: Dag) -> list[Site]:
-        """All sites in the graph: rules of one root operator by operator, then the others rule by rule."""
+        """Return all sites in the graph: one-root rules operator by operator, then the rest rule by rule."""
         all_sites: list[Site] = []
         by_kind: dict[str, list[Node]] = {}
         single = self._single
@@ -172,14 +171,14 @@ class Matcher:
         return all_sites
 
     def sites_at(self, pool: Pool, node: Node) -> tuple[Site, ...]:
-        """Sites of rules of one root at `node`, whatever reads its results."""
+        """Return one-root sites at `node`, for any readers."""
         known = self._single.get(node)
         if known is None:
             known = self._single[node] = tuple(self._at(pool, node))
         return known
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
-        """Sites of rules of one root at `node`."""
+        """Yield one-root sites at `node`."""
         for rule in self.rules:
             root, *others = rule.roots
             if others or rule.sees_readers or node.kind not in root.kinds:
@@ -192,14 +191,14 @@ class Matcher:
                     yield site
 
     def _root(self, rule: Rule, root: int, node: Node) -> tuple[Operators, ...]:
-        """Matches of one of a rule's roots at `node`."""
+        """Return the matches for one rule root at `node`."""
         key = (rule.name, root, node)
         if key not in self._roots:
             self._roots[key] = tuple(matches(rule.roots[root], node))
         return self._roots[key]
 
     def _joint(self, rule: Rule, pool: Pool, nodes: Sequence[Node]) -> Iterator[Site]:
-        """Sites of a rule of two roots: pairs of operators that share an operand."""
+        """Yield a two-root rule's sites: operator pairs with a shared operand."""
         sharing: dict[Ref, list[Node]] = {}
         for node in nodes:
             sharing.setdefault(node.inputs[rule.shared], []).append(node)
@@ -217,7 +216,7 @@ class Matcher:
                     yield site
 
     def _together(self, rule: Rule, nodes: Sequence[Node]) -> set[tuple[int, int]]:
-        """The pairs of signatures among `nodes` whose operators can match together."""
+        """Return the signature pairs among `nodes` whose operators can match together."""
         kinds = {node.signature: node for node in nodes}
         together: set[tuple[int, int]] = set()
         for a, b in product(kinds.values(), repeat=2):
@@ -241,12 +240,12 @@ class Matcher:
 
 
 def _built(rule: Rule, pool: Pool, operators: Operators) -> Mapping[Ref, Ref]:
-    """The replacements of a match that a rule fits."""
+    """Return the replacements for a fitting match."""
     return _replacements(rule, operators, rule.target(pool, **operators))
 
 
 def reaches(start: Ref, goal: Node) -> bool:
-    """Whether `goal` is the operator of `start` or one of its ancestors (which have smaller indices in the pool)."""
+    """Return True if `goal` is the operator of `start` or an ancestor (ancestors have smaller pool indices)."""
     seen: set[Node] = set()
     stack = [start.node]
     while stack:

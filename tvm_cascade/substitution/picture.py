@@ -23,7 +23,7 @@ MAX_DRAWN = 400  # operators of a graph; more would be illegible
 
 
 def describe(node: Node) -> str:
-    """The text of an operator's box, such as 'conv 3x3 s2 x256 relu'."""
+    """Return an operator's box text, such as 'conv 3x3 s2 x256 relu'."""
     if node.kind in ("conv2d", "qconv2d"):
         out, _, kh, kw = node.inputs[1].shape
         stride = node["strides"][0]
@@ -35,7 +35,7 @@ def describe(node: Node) -> str:
 
 
 def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
-    """Grid position (column, row) of every operator: rows by longest path, columns in the order of `dag.nodes`."""
+    """Return every operator's grid position (column, row): rows by longest path, columns in the order of `dag.nodes`."""
     rows: dict[Node, int] = {}
     for node in dag.nodes:
         rows[node] = 1 + max((rows[r.node] for r in node.inputs if r.node in rows), default=-1)

@@ -12,7 +12,9 @@ from tvm_cascade.substitution.metaflow import SearchResult, Step
 
 
 def columns(dag: Dag, engine: Engine = TVM) -> Figures:
-    """Table 2 of MetaFlow (SysML 2019) without the time: operators, FLOPs, bytes moved, kernels, peak activations."""
+    """Return MetaFlow's Table 2 (SysML 2019) without the time: operators, FLOPs, bytes moved, kernels, peak
+    activations.
+    """
     each = [figures(node, engine) for node in dag.nodes]
     return {
         "operators": len(dag.nodes),
@@ -24,10 +26,10 @@ def columns(dag: Dag, engine: Engine = TVM) -> Figures:
 
 
 def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine: Engine = TVM) -> Substituted:
-    """The `optimize` command's JSON object.
+    """Return the JSON object for `optimize`.
 
-    `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`;
-    also `complete` (no budget cut the search), `bound` (null: none is known), `before` and `after` with Table 2's columns,
+    `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`; also
+    `complete` (no budget cut the search), `bound` (null: none is known), `before` and `after` with Table 2's columns,
     and `hash_before` and `hash_after`, the canonical structural hashes.
     """
     return {
@@ -47,13 +49,13 @@ def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine:
 
 
 def rules_report(verified: Sequence[str], refused: Mapping[str, str], report: Substituted) -> RulesRead:
-    """What became of the rules of a file: how many were verified, why others are not used, and which the search took."""
+    """Return the fate of a file's rules: verified, refused with reasons, and used by the search."""
     taken = {step["rule"] for step in report["steps"]}
     return {"verified": len(verified), "refused": dict(refused), "taken": [name for name in verified if name in taken]}
 
 
 def format_report(report: Substituted, limit: int = 40) -> str:
-    """The report as text; at most `limit` steps of the winning sequence are listed."""
+    """Format the report; list at most `limit` steps from the winning sequence."""
     before, after = report["before"], report["after"]
     unit = report["cost_unit"]
     lines = [_answer(report), f"{'':16}{'before':>14}{'after':>14}"]
@@ -75,7 +77,7 @@ def format_report(report: Substituted, limit: int = 40) -> str:
 
 
 def _answer(report: Substituted) -> str:
-    """Return the line that says what the search gained."""
+    """Return the line with the search's gain."""
     before, after, unit = report["cost_before"], report["cost_after"], report["cost_unit"]
     if after >= before:
         return f"no cheaper graph was found: {before:.4g} {unit}"
@@ -84,7 +86,7 @@ def _answer(report: Substituted) -> str:
 
 
 def _read(data: RulesRead) -> list[str]:
-    """Lines on the rules of a file."""
+    """Format the lines about a file's rules."""
     why = Counter(data["refused"].values())
     every = len(data["refused"]) + data["verified"]
     lines = [f"rules of the file: {data['verified']} of {every} hold on random tensors and were searched"]
@@ -93,7 +95,7 @@ def _read(data: RulesRead) -> list[str]:
 
 
 def _measured(data: Trial) -> list[str]:
-    """Lines on the measurements of `--cost measured` and `--cost learned`."""
+    """Format the lines about measurements under `--cost measured` and `--cost learned`."""
     speed = data["speedup"]
     each = [f"{name} {ms:.3f} ms ({speed[name]:.2f}x)" for name, ms in data["milliseconds"].items()]
     lines = [
@@ -104,5 +106,5 @@ def _measured(data: Trial) -> list[str]:
 
 
 def format_steps(steps: Sequence[Step]) -> list[str]:
-    """One line for each step: its rule, the cost after it, the kinds of the operators that it matched."""
+    """Format one line per step: its rule, the cost after it, the matched operator kinds."""
     return [f"{i + 1:4} {s.rule:22} {s.cost:10.4f}  {' '.join(s.operators)}" for i, s in enumerate(steps)]

@@ -25,7 +25,7 @@ EAGER_RULES = tuple(rule for rule in ALL_RULES if rule.eager)
 
 
 def rules(*names: str) -> tuple[Rule, ...]:
-    """Rules by name. Raises `UsageError` for an unknown one."""
+    """Return rules by name. Raises `UsageError` for an unknown name."""
     for name in names:
         if name not in _BY_NAME:
             raise UsageError(f"unknown substitution {name}: choose from {', '.join(_BY_NAME)}")
@@ -33,7 +33,7 @@ def rules(*names: str) -> tuple[Rule, ...]:
 
 
 def integer_rules() -> tuple[Rule, ...]:
-    """Rules whose results are equal bit for bit on integers."""
+    """Return the rules with bit-equal results on integers."""
     return tuple(r for r in ALL_RULES if r.integer_exact)
 
 

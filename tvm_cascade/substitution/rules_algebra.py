@@ -1,8 +1,8 @@
-"""Substitution rules for element-wise operators and matrix products: sections 3 and 6 of MetaFlow (SysML 2019).
+"""Substitution rules for elementwise operators and matrix products: sections 3 and 6 in MetaFlow (SysML 2019).
 
-The simple recurrent unit's (SRU) `x*y + (1-x)*z` needs three of them, the first of which raises the cost:
-`distribute` (4 operators to 5), `reorder_sum` (5 to 4, it drops the factor one), `factor` (4 to 3).
-Commutativity needs no rule: the pool keeps the operands of commutative operators in one order.
+The simple recurrent unit's (SRU) `x*y + (1-x)*z` needs three; the first raises the cost: `distribute` (4 operators to
+5), `reorder_sum` (5 to 4, dropping the factor one), `factor` (4 to 3). Commutativity needs no rule: the pool sorts
+commutative operands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINEAR = frozenset({"conv2d", "matmul"})
 
 
 def is_full(ref: Ref, value: float) -> bool:
-    """Whether every element of a constant is `value`."""
+    """Return True if every element in a constant is `value`."""
     return ref.node.kind == "full" and ref.node["value"] == value
 
 
@@ -54,7 +54,7 @@ def _factor(pool: Pool, total: Node, a: Node, b: Node) -> Target:
 
 
 def _reorder_sum(pool: Pool, total: Node, difference: Node) -> Target:
-    """a + (b - c) as (a - c) + b; a factor one of b is dropped, as in the SRU's second step in the paper."""
+    """Rewrite a + (b - c) as (a - c) + b, without a factor one in b, like the SRU's second step in the paper."""
     a = other_operand(total, difference.result)
     b, c = difference.inputs
     if b.node.kind == "mul":
@@ -65,7 +65,7 @@ def _reorder_sum(pool: Pool, total: Node, difference: Node) -> Target:
 
 
 def _associate(pool: Pool, outer: Node, inner: Node, first: int = 0) -> Target:
-    """(a + b) + c as a + (b + c), or with `first` of 1 as b + (a + c), where types are equal; the same for *."""
+    """Rewrite (a + b) + c as a + (b + c), or with `first` 1 as b + (a + c), for equal types; likewise for *."""
     a, b, c = inner.inputs[first], inner.inputs[1 - first], other_operand(outer, inner.result)
     if outer.kind != inner.kind or not (a.type == b.type == c.type) or c == inner.result:
         return None
@@ -81,13 +81,13 @@ def _drop_unit(pool: Pool, n: Node) -> Target:
 
 
 def merge_rows(pool: Pool, a: Node, b: Node) -> Target:
-    """A @ w and B @ w as one product of stacked rows, floats or quantized."""
+    """Merge A @ w and B @ w into one product of stacked rows, float or quantized."""
     whole = merged_rows(pool, (a, b))
     return whole and parts_for(pool, whole, 0, (a, b))
 
 
 def _merge_all_rows(dag: Dag, readers: Mapping[Ref, list[Node]], c: Node) -> Target:
-    """Merge all products of one weight that do not depend on one another, such as the steps of a recurrent layer."""
+    """Merge all independent products with one weight, such as a recurrent layer's steps."""
     weight = c.inputs[1]
     same = [n for n in readers[weight] if (n.kind, n.inputs[1:], n.attrs) == (c.kind, c.inputs[1:], c.attrs)]
     same = [n for n in same if len(n.shape) == 2]
@@ -102,7 +102,7 @@ def _merge_all_rows(dag: Dag, readers: Mapping[Ref, list[Node]], c: Node) -> Tar
 
 
 def _compose_matmuls(pool: Pool, outer: Node, inner: Node) -> Target:
-    """x @ w1 @ w2 as x @ (w1 @ w2); a bias of the inner product is multiplied by w2 as well."""
+    """Rewrite x @ w1 @ w2 as x @ (w1 @ w2); multiply an inner bias by w2 as well."""
     w1, w2 = inner.inputs[1], outer.inputs[1]
     if inner["act"] or not (w1.node.constant and w2.node.constant) or len(w1.shape) != 2 or len(w2.shape) != 2:
         return None
@@ -117,7 +117,7 @@ def _compose_matmuls(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def program_of(node: Node) -> Any:
-    """An element-wise operator as a program (`operators.elementwise`) over the indices of its operands."""
+    """Return an elementwise operator as a program (`operators.elementwise`) over operand indices."""
     return node["program"] if node.kind == "fused" else (node.kind, node.attrs, tuple(range(len(node.inputs))))
 
 
@@ -128,7 +128,7 @@ def _substitute(term: Any, values: Mapping[int, Any]) -> Any:
 
 
 def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
-    """`consumer` and its `producer` fused into one operator; None if its program exceeds `MAX_PROGRAM` steps."""
+    """Fuse `consumer` and its `producer` into one operator; None for a program beyond `MAX_PROGRAM` steps."""
     operands = list(dict.fromkeys([*producer.inputs, *(r for r in consumer.inputs if r.node is not producer)]))
     position = {r: i for i, r in enumerate(operands)}
     inner = _substitute(program_of(producer), {i: position[r] for i, r in enumerate(producer.inputs)})
@@ -140,7 +140,7 @@ def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
 
 
 def _fuse_elementwise(dag: Dag, readers: Mapping[Ref, list[Node]], p: Node) -> Target:
-    """Fuse an element-wise producer into each of its readers, if all of them are element-wise and have its shape."""
+    """Fuse an elementwise producer into each reader, if all are elementwise in its shape."""
     reading = readers.get(p.result, [])
     if p.kind in ACTIVATIONS and p.inputs[0].node.kind in _LINEAR and not p.inputs[0].node["act"]:
         return None  # `fuse_activation` fuses it into its producer

@@ -28,7 +28,7 @@ MAX_PARTS = 4  # most operands of a concatenation to which `conv_of_concat` appl
 
 
 def added_taps(a: Node, b: Node) -> tuple[int, int, int, int]:
-    """Taps to add (top, left, bottom, right) so that the window of `a` covers that of `b` too."""
+    """Return the taps to add (top, left, bottom, right) so that the window of `a` covers the window of `b`."""
     (top, left, _, _), (kh, kw) = a["padding"], a.inputs[1].shape[2:]
     (top2, left2, _, _), (kh2, kw2) = b["padding"], b.inputs[1].shape[2:]
     return (
@@ -40,7 +40,7 @@ def added_taps(a: Node, b: Node) -> tuple[int, int, int, int]:
 
 
 def _enlarged(pool: Pool, node: Node, by: tuple[int, int, int, int]) -> Ref:
-    """The convolution with `by` (top, left, bottom, right) zero taps around its kernel, and that much more padding."""
+    """Return the convolution with `by` (top, left, bottom, right) zero taps around its kernel, and padding to match."""
     if not any(by):
         return node.result
     top, left, bottom, right = by
@@ -50,18 +50,18 @@ def _enlarged(pool: Pool, node: Node, by: tuple[int, int, int, int]) -> Ref:
 
 
 def _enlargeable(a: Node, b: Node) -> bool:
-    """Whether kernels may be padded to a common window; quantized weights need the zero point 0 for that."""
+    """Return True if kernels may be padded to a common window; quantized weights need zero point 0."""
     plain = a["groups"] == b["groups"] == 1 and a["dilation"] == b["dilation"] == (1, 1) and not a.get("w_zero")
     return plain and a["strides"] == b["strides"] and a["layout"] == b["layout"]
 
 
 def _smaller(a: Node, b: Node) -> bool:
-    """Whether the kernel of `a` may be padded to cover the window of `b`, and does not yet."""
+    """Return True if the kernel of `a` may be padded to cover the window of `b`, and does not yet."""
     return _enlargeable(a, b) and any(added_taps(a, b))
 
 
 def windows_differ(a: Node, b: Node) -> bool:
-    """Whether kernels may be padded to a common window and do not have it yet."""
+    """Return True if kernels may be padded to a common window, and still differ."""
     return _smaller(a, b) or _smaller(b, a)
 
 
@@ -70,7 +70,7 @@ def _enlarge(pool: Pool, a: Node, b: Node) -> Target:
 
 
 def fuse(pool: Pool, a: Node, b: Node) -> Target:
-    """Merge two operators on the same input into one, and split its outputs."""
+    """Merge two operators on one input, and split the output."""
     whole = merged_outputs(pool, a, b)
     return whole and parts_for(pool, whole, output_axis(a), (a, b))
 
@@ -125,7 +125,7 @@ def _conv_of_concat(pool: Pool, c: Node, joined: Node) -> Target:
 
 
 def _scaled(pool: Pool, c: Node, scale: Ref, shift: Ref | None = None) -> Ref:
-    """c * scale + shift, both per output channel, as one convolution or product."""
+    """Return c * scale + shift, both per output channel, as one convolution or product."""
     column = pool.make("reshape", scale, shape=(*scale.shape, 1, 1, 1)) if is_convolution(c) else scale
     operands = [pool.make("mul", c.inputs[1], column), *(pool.make("mul", b, scale) for b in c.inputs[2:])]
     if shift is not None:
@@ -134,7 +134,7 @@ def _scaled(pool: Pool, c: Node, scale: Ref, shift: Ref | None = None) -> Ref:
 
 
 def norm_affine(pool: Pool, bn: Node) -> tuple[Ref, Ref] | None:
-    """Scale and shift of an inference batch norm whose statistics are constants."""
+    """Return the scale and shift of an inference batch norm with constant statistics."""
     _, gamma, beta, mean, var = bn.inputs
     if not all(r.node.constant for r in (gamma, beta, mean, var)):
         return None
@@ -160,7 +160,7 @@ def _norm_to_affine(pool: Pool, bn: Node) -> Target:
 
 
 def _channel_operand(pool: Pool, node: Node, c: Node) -> Ref | None:
-    """The other operand of `node`, a sum or product with `c`, as a vector; None where it is not constant per channel."""
+    """Return the other operand in a sum or product with `c`, as a vector; None unless constant per channel."""
     value = other_operand(node, c.result)
     if c["act"] or node.shape != c.shape or value.type.dtype != c.type.dtype:
         return None

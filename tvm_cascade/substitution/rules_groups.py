@@ -1,7 +1,7 @@
-"""Substitution rules for depthwise and grouped convolutions, most of them also for quantized ones (rules_quantized.py).
+"""Substitution rules for depthwise and grouped convolutions, mostly quantized ones too (rules_quantized.py).
 
-Output channel o of a convolution of g groups reads only group `o // (out / g)`, and its weights, bias and scales are
-indexed by o. So operators are merged and split by concatenating and splitting these operands.
+Output channel o in a convolution with g groups reads only group `o // (out / g)`, and its weights, bias and scales are
+indexed by o. So operators merge and split by concatenating and splitting operands.
 """
 
 from __future__ import annotations

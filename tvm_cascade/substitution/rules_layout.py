@@ -1,8 +1,8 @@
 """Substitution rules for data movement: concat, split, transpose, reshape, and activations across max pools.
 
-`exclusive_concat` is from the published artifact. It sets a flag on a concatenation whose operands are all results of
-kernels and have no other readers: it needs no copy, as the kernels can write into its parts. The pool drops the flag
-when an operand is replaced by one that no kernel computes.
+`exclusive_concat` is from the published artifact. It flags a concatenation whose operands are all kernel results
+without other readers: kernels can write into its parts, without a copy. The pool drops the flag if an operand is
+replaced by a value without a kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _concat(pool: Pool, parts: list[Ref], axis: int) -> Ref:
 
 
 def _concat_of_split(pool: Pool, joined: Node) -> Target:
-    """Replace all outputs of a split, if they are consecutive operands, by the split's operand."""
+    """Replace a split's outputs, if they are consecutive operands, by its input."""
     parts: list[Ref] = []
     i = 0
     while i < len(joined.inputs):
@@ -92,7 +92,7 @@ def _compose_reshapes(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def _swap(pool: Pool, outer: Node, inner: Node) -> Target:
-    """outer(inner(x)) as inner(outer(x)), both of one operand."""
+    """Rewrite outer(inner(x)) as inner(outer(x)), both on one operand."""
     return pool.like(inner, pool.like(outer, inner.inputs[0]))
 
 
@@ -102,7 +102,7 @@ def _swap_pool(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def _reads_something(p: Node) -> bool:
-    """Whether every window of a pool has a tap outside the padding; with `ceil` the last window may have none."""
+    """Return True if every pool window has a tap outside the padding; with `ceil` the last may have none."""
     kernel, strides, padding = p["kernel"], p["strides"], p["padding"]
     if any(a >= k for a, k in zip(padding, (*kernel, *kernel), strict=True)):
         return False

@@ -1,8 +1,8 @@
-"""Substitution rules that make one matrix product of many whose inputs differ: the experts of a mixture, branches of equal shape.
+"""Substitution rules that merge matrix products with differing inputs: a mixture's experts, branches with equal shapes.
 
-`sum_of_products` is for a sum of experts, each with a gate: all their last products are one, whose reduction runs over all of
-them. `batch_products` is for equal shapes: a batch of products, one kernel for all (a grouped product in MegaBlocks, Gale et
-al., MLSys 2023, section 4, of groups of one size). Both join distant operators, so they see the whole graph.
+`sum_of_products` merges gated experts in a sum: one product replaces all last products, with a reduction over all.
+`batch_products` batches equal shapes: one kernel for all (a grouped product in MegaBlocks, Gale et al., MLSys 2023,
+section 4, with equal groups). Both join distant operators, so they see the whole graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Readers = Mapping[Ref, list[Node]]
 
 
 def _terms(dag: Dag, readers: Readers, total: Node) -> Iterator[Ref]:
-    """The terms of a sum: operands of `total` and of the sums of its type that only it reads."""
+    """Yield a sum's terms: operands of `total`, and of its nested sums with equal type and no other reader."""
     for operand in total.inputs:
         if operand.node.kind == "add" and operand.type == total.type and _only_read_once(dag, readers, operand):
             yield from _terms(dag, readers, operand.node)
@@ -30,7 +30,9 @@ def _only_read_once(dag: Dag, readers: Readers, ref: Ref) -> bool:
 
 
 def _factors(dag: Dag, readers: Readers, term: Ref) -> tuple[Ref, Ref] | None:
-    """A and w of a term `A @ w`, or of `(A @ w) * g` with one g for each row, where A is then `A * g`; None for other terms."""
+    """Return A and w for a term `A @ w`, or for `(A @ w) * g` with one g per row, as `A * g` and w; None for other
+    terms.
+    """
     if not _only_read_once(dag, readers, term):
         return None
     node, gate = term.node, None
@@ -99,13 +101,13 @@ def _batch_products(dag: Dag, readers: Readers, c: Node) -> Target:
 
 
 def _class(product: Node) -> tuple[object, ...]:
-    """What products of one batch agree in; biases are vectors of the columns' length."""
+    """Return the properties shared by products in one batch; biases are vectors with one element per column."""
     biases = tuple(r.shape == (product.shape[-1],) for r in product.inputs[2:])
     return (product.inputs[0].type, product.inputs[1].type, product.attrs, biases if all(biases) else product)
 
 
 def _stacked(pool: Pool, refs: Iterator[Ref], *shape: int) -> Ref:
-    """Tensors of equal shapes as the matrices, of shape `shape`, of one batch."""
+    """Return equally shaped tensors as one batch of matrices with shape `shape`."""
     return pool.make("concat", *(pool.make("reshape", r, shape=(1, *shape)) for r in refs), axis=0)
 
 

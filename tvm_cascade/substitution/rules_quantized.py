@@ -28,13 +28,13 @@ from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged, windows_dif
 
 
 def quantized_sum(pool: Pool, a: Ref, a_quantum: object, b: Ref, b_quantum: object, **attrs: object) -> Ref:
-    """The operator `qadd` of two operands and their quanta (scale, zero point), sorted so that a + b is b + a."""
+    """Return the `qadd` of two operands with quanta (scale, zero point), sorted so that a + b is b + a."""
     pair = sorted([(a, a_quantum), (b, b_quantum)], key=lambda p: (p[0].node.index, p[0].port))
     return pool.make("qadd", pair[0][0], pair[1][0], quanta=(pair[0][1], pair[1][1]), **attrs)
 
 
 def _sum_like(pool: Pool, node: Node, a: Ref, b: Ref) -> Ref:
-    """A `qadd` of operands a and b with the attributes of `node`."""
+    """Return a `qadd` of operands a and b with the attributes of `node`."""
     left, right = node["quanta"]
     return quantized_sum(pool, a, left, b, right, **_without_quanta(node))
 
@@ -73,7 +73,7 @@ def _concat_of_sums(pool: Pool, joined: Node, total: Node) -> Target:
 
 
 def _operands_by(node: Node, quanta: Sequence[object]) -> tuple[Ref, Ref] | None:
-    """The operands of a `qadd` in the order of their `quanta`; None if it has other quanta."""
+    """Return a `qadd`'s operands in the order of `quanta`; None for other quanta."""
     a, b = node.inputs
     if node["quanta"] == quanta:
         return a, b

@@ -1,12 +1,12 @@
-"""TASO's generated substitutions (Jia et al., SOSP 2019) as rules, each verified by this project's own evaluation.
+"""TASO's generated substitutions (Jia et al., SOSP 2019) as rules, each verified by our evaluation.
 
-TASO proves its rules with axioms about its own operators; whether they hold for ours is found out here: source and
-target of every rule compute random tensors of some small shapes that fit (matrices, batches of them, images), and a rule
-with one difference is refused. Rules that concatenate are matched with tensors of as many axes as they name alone.
-Rules whose two outputs come from operators without a common operand are refused too, as no pattern joins these.
+TASO proves its rules by axioms about its own operators. Here each rule's source and target compute random tensors in
+several small shapes (matrices, batches, images), and one difference refuses the rule. Concatenating rules match only
+tensors with as many axes as they name. Rules with two outputs from operators without a common operand are refused too,
+as no pattern joins them.
 
-What the file leaves open is taken as TASO's loader does: convolutions of one group and stride 1 keep the image's size,
-images are NCHW, operands of sums and products have one shape, and a split undoes the concatenation that it goes back to.
+Open points follow TASO's loader: convolutions have one group and stride 1 and keep the image size, images are NCHW,
+operands in sums and products share a shape, and a split undoes its concatenation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOLERANCE = 1e-9  # relative to the largest value, in float64
 
 @dataclass(frozen=True)
 class TasoRules:
-    """The rules of a file that were verified, and why others are not used, by name."""
+    """A file's verified rules, and the reasons against all others, by name."""
 
     rules: tuple[Rule, ...]
     names: tuple[str, ...]  # of verified rules, each once
@@ -65,7 +65,7 @@ def load_taso_rules(path: Path) -> TasoRules:
 
 
 def _converted(rule: TasoRule, name: str) -> Iterator[Rule]:
-    """The rule once for every order of the operands of its sums and products, which are commutative."""
+    """Yield the rule once per operand order in its sums and products, which are commutative."""
     turned = [k for k, o in enumerate(rule.source) if o.kind in COMMUTATIVE and o.inputs[0] != o.inputs[1]]
     roots = tuple(op(f"n{k}", rule.source[o].kind) for k, ((o, _), _) in enumerate(rule.outputs))
     shared = _common(rule) or 0
@@ -75,7 +75,7 @@ def _converted(rule: TasoRule, name: str) -> Iterator[Rule]:
 
 
 def _common(rule: TasoRule) -> int | None:
-    """Which operand the two operators of a rule's outputs have in common; None if none, or if there is one output."""
+    """Return the operand shared by the two operators behind a rule's outputs; None without one, or for one output."""
     operators = [rule.source[o] for (o, _), _ in rule.outputs]
     if len(operators) != 2 or operators[0].kind != operators[1].kind:
         return None
@@ -84,7 +84,7 @@ def _common(rule: TasoRule) -> int | None:
 
 
 def _rewritten(rule: TasoRule, swapped: frozenset[int], pool: Pool, **roots: Node) -> Target:
-    """The replacements of a match; None where the operators do not have the form of the source."""
+    """Return a match's replacements; None if the operators lack the source's form."""
     match = _Match(rule.source, (*rule.source, *rule.target), swapped, {}, {})
     with suppress(GraphError):
         if not all(match.binds(o, roots[f"n{k}"]) for k, ((o, _), _) in enumerate(rule.outputs)):
@@ -98,7 +98,7 @@ def _rewritten(rule: TasoRule, swapped: frozenset[int], pool: Pool, **roots: Nod
 
 @dataclass
 class _Match:
-    """Operators of a graph, and values of variables, that a rule's source is matched with."""
+    """The graph operators and variable values matched to a rule's source."""
 
     source: Sequence[TasoOperator]
     ranked: Sequence[TasoOperator]  # all operators of the rule: its concatenations say how many axes tensors have
@@ -107,7 +107,7 @@ class _Match:
     values: Values
 
     def binds(self, k: int, node: Node) -> bool:
-        """Whether operator k of the source is `node`, given what is bound already."""
+        """Return True if source operator k can be `node`, given earlier bindings."""
         if k in self.nodes:
             return self.nodes[k] is node
         operator = self.source[k]
@@ -127,7 +127,7 @@ class _Match:
         return operator.kind != "split" or node["sizes"] == _parts(node.inputs[0], operator, self._ends())
 
     def _ends(self) -> Ends:
-        """Where concatenations end that operators bound so far read."""
+        """Return the ends of concatenations read by bound operators."""
         ends: Ends = {}
         for k in sorted(self.nodes):
             ends[k] = _ends_of(self.source[k], [r.shape for r in self.nodes[k].inputs], ends)
@@ -135,7 +135,7 @@ class _Match:
 
 
 def _fits(operator: TasoOperator, node: Node) -> bool:
-    """Whether a graph's operator of the same kind is one that TASO means."""
+    """Return True if a graph operator has the form TASO means by its kind."""
     if len(node.inputs) != len(operator.inputs):
         return False
     if operator.kind == "concat":
@@ -150,7 +150,7 @@ def _fits(operator: TasoOperator, node: Node) -> bool:
 
 
 def _convolution(operator: TasoOperator, weights: Sequence[int]) -> dict[str, object]:
-    """The attributes of TASO's convolution with weights of this shape, which keeps the image's size."""
+    """Return the attributes for TASO's convolution with weights in this shape, which keeps the image size."""
     kh, kw = weights[2:]
     strides = operator.parameters.get("stride_h", 1), operator.parameters.get("stride_w", 1)
     return {
@@ -164,7 +164,7 @@ def _convolution(operator: TasoOperator, weights: Sequence[int]) -> dict[str, ob
 
 
 def _ends_of(operator: TasoOperator, shapes: Sequence[tuple[int, ...]], ends: Ends) -> dict[int, int]:
-    """Where, along which axis, the first part of a concatenation ends in an operator's result."""
+    """Return by axis the end of a concatenation's first part in an operator's result."""
     known = [ends.get(o, {}) for o, _ in operator.inputs]
     if operator.kind == "concat":
         return {operator.parameters["axis"]: shapes[0][operator.parameters["axis"]]}
@@ -178,7 +178,7 @@ def _ends_of(operator: TasoOperator, shapes: Sequence[tuple[int, ...]], ends: En
 
 
 def _parts(whole: Ref, operator: TasoOperator, ends: Ends) -> tuple[int, int]:
-    """The sizes of a split's two parts. Raises `GraphError` where no concatenation lies before it."""
+    """Return the sizes of a split's two parts. Raises `GraphError` without an earlier concatenation."""
     axis, (producer, _) = operator.parameters["axis"], operator.inputs[0]
     end = ends.get(producer, {}).get(axis)
     if end is None or end >= whole.shape[axis]:
@@ -187,7 +187,9 @@ def _parts(whole: Ref, operator: TasoOperator, ends: Ends) -> tuple[int, int]:
 
 
 def build(pool: Pool, operators: Sequence[TasoOperator], values: Mapping[int, Ref]) -> list[tuple[Ref, ...]]:
-    """The outputs of every operator of a rule's side on these variables. Raises `GraphError` where operands do not fit."""
+    """Return every operator's outputs on one side of a rule, for these variables. Raises `GraphError` for unsuitable
+    operands.
+    """
     made: list[tuple[Ref, ...]] = []
     ends: Ends = {}
     for k, operator in enumerate(operators):
@@ -198,7 +200,7 @@ def build(pool: Pool, operators: Sequence[TasoOperator], values: Mapping[int, Re
 
 
 def _build(pool: Pool, operator: TasoOperator, read: Sequence[Ref], ends: Ends) -> tuple[Ref, ...]:
-    """The outputs of one operator. Raises `GraphError` where operands do not fit."""
+    """Return one operator's outputs. Raises `GraphError` for unsuitable operands."""
     ranks = {len(r.shape) for r in read}
     if operator.kind == "concat":
         if ranks != {operator.parameters["rank"]}:
@@ -217,7 +219,7 @@ def _build(pool: Pool, operator: TasoOperator, read: Sequence[Ref], ends: Ends) 
 
 
 def _defect(rule: TasoRule) -> str | None:
-    """Why a rule is not used; None if it holds."""
+    """Return the reason against a rule; None if it holds."""
     if any(o.parameters.get("activation", 0) not in _ACTIVATIONS for o in (*rule.source, *rule.target)):
         return "it has activations other than relu"
     if len(rule.outputs) != 1 and _common(rule) is None:
@@ -244,7 +246,7 @@ def _defect(rule: TasoRule) -> str | None:
 
 
 def small_cases(rule: TasoRule) -> Iterator[tuple[Pool, Values]]:
-    """Inputs of different shapes for the variables of a rule, on which its source can be built."""
+    """Yield inputs in different shapes for a rule's variables on which its source can be built."""
     for shapes in _SHAPES:
         found = 0
         for values in islice(_assigned(rule, shapes, {}), _TRIES):
@@ -259,7 +261,7 @@ def small_cases(rule: TasoRule) -> Iterator[tuple[Pool, Values]]:
 def _assigned(
     rule: TasoRule, allowed: Sequence[tuple[int, ...]], shapes: Mapping[int, tuple[int, ...]]
 ) -> Iterator[dict[int, tuple[int, ...]] | None]:
-    """Shapes of all variables with which the source can be built, operator by operator; None for every dead end."""
+    """Yield shapes for all variables with which the source can be built, operator by operator; None for every dead end."""
     pool = Pool()
     known = {v: pool.input(f"v{-v}", shape) for v, shape in shapes.items()}
     ready = 0

@@ -30,7 +30,7 @@ _FUSING = frozenset({*(r.name for r in EAGER_RULES), "fuse_activation", "fuse_el
 
 @dataclass(eq=False)
 class ScheduleLatency:
-    """Milliseconds of a graph's cheapest schedule; each operator of the graph is a scheduling unit."""
+    """The milliseconds of a graph's cheapest schedule; each graph operator is a scheduling unit."""
 
     model: CostModel
     engine: Engine = TVM
@@ -39,7 +39,7 @@ class ScheduleLatency:
     _solved: Solved = field(default_factory=dict, repr=False)
 
     def total(self, dag: Dag) -> float:
-        """The latency of `dag` in milliseconds; views cost nothing."""
+        """Return the latency of `dag` in milliseconds; views cost nothing."""
         known = dag.pool.memory(self)
         position = {node: i for i, node in enumerate(dag.nodes)}
         predecessors, features = [], []
@@ -52,18 +52,18 @@ class ScheduleLatency:
             return latency_of(predecessors, features, self.model, self.options, self._solved)
 
     def search(self, dag: Dag, rules: Sequence[Rule], options: SearchOptions | None = None) -> SearchResult:
-        """`optimize_schedule` for this cost."""
+        """Run `optimize_schedule` for this cost."""
         return optimize_schedule(dag, self, rules, options)
 
 
 def optimize_schedule(
     dag: Dag, cost: ScheduleLatency, rules: Sequence[Rule], options: SearchOptions | None = None
 ) -> SearchResult:
-    """The graph of least schedule latency, searched from two starting points.
+    """Return the graph with the least schedule latency, searched from two starting points.
 
-    Scheduling is slow, above all for the many small operators of an unoptimized network. So the search starts from the
-    graph of least sequential latency, and from the one on which only folding and fusing rules were applied; the better
-    result is returned. `Step.cost` is sequential latency up to the starting point, and schedule latency after it.
+    Scheduling is slow, above all for the many small operators in an unoptimized network. So one search starts from the
+    graph with the least sequential latency, and one after only folding and fusing; the better result wins. `Step.cost`
+    is sequential latency up to the starting point, then schedule latency.
     """
     begin = time.monotonic()
     options = options or SearchOptions()
@@ -86,7 +86,7 @@ def optimize_schedule(
 
 
 def _within(share: float, dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> SearchResult:
-    """`optimize` in a share of the time that is left, where time is limited."""
+    """Run `optimize` in a share of the remaining time, if time is limited."""
     left = monitor().left()
     with SearchMonitor(None if left == inf else left * share):
         return optimize(dag, cost, rules, options)

@@ -36,7 +36,7 @@ _AROUND = 12  # least number of operators around a cut that are searched again
 
 
 def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
-    """Capacity of each operator: 1, plus `_SITE` for every site that a cut through its output may disable."""
+    """Return each operator's capacity: 1, plus `_SITE` for every site that a cut through its output may disable."""
     capacity = {node: 1 for node in dag.nodes}
     for site in sites:
         if len(site.nodes) < 2:
@@ -51,7 +51,7 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
 
 
 def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]:
-    """One side of a minimum vertex cut of at least two operators; the last of them are never in it."""
+    """Return one side of a minimum vertex cut through at least two operators; the last operators are never in it."""
     n = len(nodes)
     position = {node: i for i, node in enumerate(nodes)}
     margin = max(1, int(n * _MARGIN))
@@ -76,10 +76,10 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
 
 
 def _source_side(residual: list[dict[int, int]], source: int, sink: int) -> set[int]:
-    """The vertices that the source reaches once the flow is maximal: its side of the minimum cut that is nearest to it.
+    """Return the vertices reached by the source at maximal flow: its side of the nearest minimum cut.
 
-    Augments along shortest paths (Edmonds and Karp 1972). Cuts are narrow, so that there are few; `scipy.sparse` takes longer
-    to import than this takes on most networks.
+    Augments along shortest paths (Edmonds and Karp 1972). Cuts are narrow, so paths are few; importing `scipy.sparse`
+    takes longer than this on most networks.
     """
     while True:
         before = {source: source}
@@ -131,7 +131,7 @@ def subgraphs(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """A subgraph as a graph of its own, whose leaves are named by number, so that equal subgraphs are the same graph."""
+    """A subgraph as a separate graph with numbered leaves, so equal subgraphs are one graph."""
 
     dag: Dag
     leaves: tuple[Ref, ...]  # references of the whole graph that the inputs and weights of `dag` represent
@@ -151,14 +151,16 @@ class Subgraph:
 
 
 def outputs_of(dag: Dag, part: Sequence[Node]) -> tuple[Ref, ...]:
-    """Outputs of operators in `part` that the rest of the graph reads or that are graph outputs."""
+    """Return the outputs in `part` read by the rest of the graph, and graph outputs."""
     inside = set(part)
     outside = {r for n in dag.nodes if n not in inside for r in n.inputs} | set(dag.outputs)
     return tuple(r for n in part for r in n.outputs if r in outside)
 
 
 def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Subgraph:
-    """`part` as a graph in `pool`: its inputs and constants become numbered leaves; `full` and `eye_kernel` are copied."""
+    """Return `part` as a graph in `pool`: inputs and constants become numbered leaves; `full` and `eye_kernel` are
+    copied.
+    """
     inside = set(part)
     read = dict.fromkeys(r for n in part for r in n.inputs if r.node not in inside and not r.node.constant)
     outputs = outputs_of(dag, part)
@@ -194,9 +196,9 @@ class _Worker:
     complete: bool = True
 
     def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref], share: float = 1.0) -> bool:
-        """Search `part` and record in `moved` the replacements of its outputs; returns whether anything changed.
+        """Search `part` and record replacements for its outputs in `moved`; return True if anything changed.
 
-        The search takes at most `share` of the graphs that are left of the whole graph's.
+        The search takes at most `share` of the remaining graph budget.
         """
         subgraph = lift(self.pool, dag, part)
         result = self.known.get(subgraph.dag.outputs)
@@ -217,15 +219,15 @@ class _Worker:
         return bool(result.steps)
 
     def rewritten(self, dag: Dag, window: Sequence[Node]) -> Dag:
-        """The graph after a search in a window, consecutive operators of the order, which are a convex subgraph."""
+        """Return the graph after a search in a window, consecutive operators forming a convex subgraph."""
         moved: dict[Ref, Ref] = {}
         return replace(dag, moved) if self.improve(dag, window, moved) else dag
 
 
 def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions | None = None) -> SearchResult:
-    """The cheapest graph found by MetaFlow's section 4: split, search every subgraph, join, search around every cut.
+    """Return the cheapest graph by MetaFlow's section 4: split, search every subgraph, join, search around every cut.
 
-    Raises `InfeasibleError` if the result exceeds a limit of the cost.
+    Raises `InfeasibleError` if the result exceeds a cost limit.
     """
     options = options or SearchOptions()
     if len(dag.nodes) <= (options.window or options.threshold):

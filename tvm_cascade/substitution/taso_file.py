@@ -1,7 +1,7 @@
-"""TASO's file of generated substitutions (`graph_subst.pb`; Jia et al., SOSP 2019), read and never written.
+"""Read TASO's file of generated substitutions (`graph_subst.pb`; Jia et al., SOSP 2019).
 
-The file is a protocol buffer of rules. A rule has the operators of its source and of its target, each with operands
-(operator, output), and pairs of outputs that are equal. A negative operator number is a variable: any tensor.
+The file is a protocol buffer with rules. A rule has source and target operators, each with operands (operator, output),
+and pairs of equal outputs. A negative operator number is a variable: any tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBER, _BYTES = 0, 2  # wire types: a number of seven bits a byte; bytes behin
 
 @dataclass(frozen=True, slots=True)
 class TasoOperator:
-    """An operator of a rule: its operands as (operator of the same side, or a negative variable; output)."""
+    """A rule's operator: operands as (operator on the same side, or a negative variable; output)."""
 
     kind: str
     inputs: tuple[tuple[int, int], ...]
@@ -30,7 +30,7 @@ class TasoOperator:
 
 @dataclass(frozen=True, slots=True)
 class TasoRule:
-    """A rule of the file: outputs (operator, port) of the source, and those of the target that equal them."""
+    """A rule in the file: outputs (operator, port) in the source, and the equal outputs in the target."""
 
     number: int
     source: tuple[TasoOperator, ...]
@@ -39,7 +39,7 @@ class TasoRule:
 
 
 def read_taso_rules(path: Path) -> tuple[TasoRule, ...]:
-    """The rules of a file, numbered from 0.
+    """Read a file's rules, numbered from 0.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of the fields of a protocol buffer; values are integers of 64 bits, or bytes."""
+    """Yield a protocol buffer's field numbers and values; values are 64-bit integers, or bytes."""
     place = 0
     while place < len(data):
         key, place = _integer(data, place)
@@ -123,7 +123,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _integer(data: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and the place behind it."""
+    """Read a number with seven bits per byte, lowest first; return it and the next position."""
     value = shift = 0
     while data[place] & 128:
         value |= (data[place] & 127) << shift
