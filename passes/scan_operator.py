@@ -75,6 +75,16 @@ def lower_scan(
     return [result] if len(types) == 1 else [builder.emit(relax.TupleGetItem(result, k)) for k in range(len(types))]
 
 
+def keeping_last(func: PrimFunc, results: Sequence[int]) -> PrimFunc:
+    """Return the PrimFunc of a scan that keeps of some results, each stacked before, the last step's part alone."""
+    old = func.attrs[SCAN]
+    stacked = "".join("0" if k in results else flag for k, flag in enumerate(old.stacked))
+    fields = (old.body, old.steps, old.states, old.sequences, old.values, old.counts)
+    scan = Scan(*fields, old.backward, stacked, old.finals, old.initial)
+    made = _Composed(scan, read_function(scan.body, "main")).function()
+    return made.with_attrs({k: v for k, v in func.attrs.items() if k != SCAN}).with_attr(SCAN, scan)
+
+
 def _without_unread(body: tvm.IRModule, how: Steps) -> tuple[tvm.IRModule, list[bool]]:
     """Drop parameters for sequences and values that the body does not read; return for each whether it stays."""
     made = relax.transform.DeadCodeElimination()(body)

@@ -138,6 +138,28 @@ def test_a_loop_over_rows_is_one_operator(tmp_path: Path, dtype: str, updates: b
     assert [gv.name_hint for gv in written_out.get_global_vars()] == ["main"]
 
 
+@pytest.mark.parametrize("kind", ["SLICE", "STRIDED_SLICE", "GATHER"])
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_rows_are_not_kept_where_the_last_alone_is_read(tmp_path: Path, dtype: str, kind: str) -> None:
+    writer = _recurrent(dtype)
+    rows = writer.outputs[0]
+    last = writer.tensor((1, 1, UNITS), dtype, 0.1 if dtype == "int8" else None, 3 if dtype == "int8" else 0)
+    if kind == "GATHER":
+        row = writer.constant(np.array([STEPS - 1], "int32"))
+        writer.operator(kind, [rows, row], [last], "GatherOptions", axis=0)
+    else:
+        begin, end = (STEPS - 1, 0, 0), (STEPS, 1, UNITS)
+        places = [begin, (1, 1, UNITS)] if kind == "SLICE" else [begin, end, (1, 1, 1)]
+        options = "SliceOptions" if kind == "SLICE" else "StridedSliceOptions"
+        writer.operator(kind, [rows, *(_int(writer, *p) for p in places)], [last], options)
+    writer.outputs = [last]
+    equal_outputs(tmp_path, writer)
+    host_equals(tmp_path)
+    graph = prepare(load(tmp_path / "m.tflite"), KernelTarget(get_core("cortex-m4"))).graph
+    (scan,) = (op for op in graph.ops if op.kind == "scan")
+    assert [graph.tensors[t].shape for t in scan.outputs] == [(1, UNITS)]
+
+
 def test_a_row_in_another_place_is_written_out(tmp_path: Path) -> None:
     """Rows joined in another order, or gathered along another axis, are no list of which a step replaces its row."""
     writer = _recurrent("float32")

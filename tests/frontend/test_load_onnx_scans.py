@@ -80,6 +80,8 @@ def _model(kind: str, steps: int, ends: list[Any], outputs: list[str], axis: int
         body = helper.make_graph(_cell(), "body", [states[0], _VALUE("xt", 1, (1, DEPTH))], states[1:])
         node = helper.make_node("Scan", ["h0", "x"], ["hl", "ys"], body=body, num_scan_inputs=1, **attributes)
     held = {**_WEIGHTS, "trips": np.array(steps), "true": np.array(True), "last": np.array(-1), "tail": np.array([-1])}
+    held |= {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "sizes": np.array([steps - 1, 1])}
+    held |= {"before": np.array([-2]), "end": np.array([1 << 31])}
     inputs = [_VALUE("x", 1, shape), _VALUE("h0", 1, (1, UNITS))]
     results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
     weights = [numpy_helper.from_array(a, name) for name, a in held.items()]
@@ -149,18 +151,40 @@ def test_axes_and_directions(tmp_path: Path, axis: int, back: int) -> None:
     _planned(path)
 
 
-@pytest.mark.parametrize("index", ["last", "tail"])
-def test_keeps_the_last_step_where_it_alone_is_read(tmp_path: Path, index: str) -> None:
+_LAST = {
+    "take": [("Gather", ["ys", "last"], {"axis": 0})],
+    "take of a tail": [("Gather", ["ys", "tail"], {"axis": 0})],
+    "slice": [("Slice", ["ys", "tail", "end", "zero"], {})],
+    "backward slice": [("Slice", ["ys", "tail", "before", "zero", "tail"], {})],
+    "split": [("Split", ["ys", "sizes"], {"axis": 0})],
+    "moved": [
+        ("Transpose", ["ys"], {"perm": [2, 0, 1]}),
+        ("Squeeze", ["t1", "two"], {}),
+        ("Slice", ["t2", "tail", "end", "one"], {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("ends", _LAST)
+@pytest.mark.parametrize("back", [0, 1])
+def test_keeps_the_last_step_where_it_alone_is_read(tmp_path: Path, ends: str, back: int) -> None:
+    """Whatever moves it. Of a result that is stacked backward, the last row is the first step's, and all rows are kept."""
     peaks = []
     for steps in (10, 40):
-        ends = [helper.make_node("Gather", ["ys", index], ["end"], axis=0)]
-        onnx.save(_model("Scan", steps, ends, ["end"]), path := tmp_path / "n.onnx")
+        nodes, name = [], "ys"
+        for k, (kind, inputs, attributes) in enumerate(_LAST[ends], 1):
+            outputs = ["front", f"t{k}"] if kind == "Split" else [f"t{k}"]
+            nodes.append(helper.make_node(kind, inputs, outputs, **attributes))
+            name = f"t{k}"
+        nodes.append(helper.make_node("Neg", [name], ["out"]))
+        attributes = {"scan_output_directions": [back]}
+        onnx.save(_model("Scan", steps, nodes, ["out"], **attributes), path := tmp_path / "n.onnx")
         x, h = _inputs(steps)
         (made,) = Compiled(load(path))(x, h)
-        np.testing.assert_allclose(made.reshape(1, UNITS), _numpy(x, h)[1][-1], rtol=1e-5, atol=1e-5)
-        assert made.ndim == (3 if index == "tail" else 2)
+        expected = _numpy(x, h)[1][0 if back else -1]
+        np.testing.assert_allclose(made.reshape(1, UNITS), -expected, rtol=1e-5, atol=1e-5)
         peaks.append(_planned(path).plan.peak - 4 * steps * DEPTH)
-    assert peaks[0] == peaks[1]
+    assert (peaks[0] == peaks[1]) != back
 
 
 def test_values_and_the_number_of_the_step_are_given_to_the_body(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tvm_cascade.importers.interface import (
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.last_steps import with_last_steps
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized
@@ -107,7 +108,7 @@ def load_model(
         _check_loops(path, file, model, shapes)
         _check_operators(path, file, model, known)
         ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
-        imported = _imported(path, Importer(shapes, "float32"), file, given, ready)
+        imported = with_last_steps(_imported(path, Importer(shapes, "float32"), file, given, ready))
         check_sizes(path, imported)
         _check_static(path, imported, file, lambda: _computed(path, file, given, ready, shapes))
         if is_quantized(imported):

@@ -2,9 +2,8 @@
 (`passes.scan_operator`).
 
 A kept node is a Scan whose body reads no outside tensor: constants move into the body, other values become unchanging
-states. A Loop gets its step number as a sequence. A result read only in the last step becomes a state, so memory holds
-no other step's result. A scale in front of a node moves into its body, as do the scales of sequences and results, so
-stored integers pass between steps.
+states. A Loop gets its step number as a sequence. A scale in front of a node moves into its body, as do the scales of
+sequences and results, so stored integers pass between steps.
 
 Unrolled instead (`importers.onnx.loops`): nodes with one step, opsets before 9, and bodies that cannot be imported
 alone.
@@ -54,7 +53,7 @@ def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None
     writer = _Writer(made, node, types)
     if not (writer.as_scan() if node.op_type == "Loop" else writer.is_plain()):
         return None
-    writer.keep_last()
+    writer.drop_unread()
     writer.pass_stored()
     if not writer.closed():
         return None
@@ -278,43 +277,15 @@ class _Writer:
             del values[:]
             values.extend(listed)
 
-    def keep_last(self) -> None:
-        """Turn results of which the last step's alone is read into states; drop results that nothing reads."""
-        count = int(_attributes(self.node)["num_scan_inputs"])
-        states = len(self.node.input) - count
-        attrs, results = _attributes(self.node), list(self.node.output[states:])
+    def drop_unread(self) -> None:
+        """Drop results that nothing reads."""
+        states = len(self.node.input) - int(_attributes(self.node)["num_scan_inputs"])
+        results = self.node.output[states:]
         axes = _axes(self.node, "scan_output_axes", len(results))
-        ways = list(attrs.get("scan_output_directions", [0] * len(results)))
-        readers: dict[str, list[Any]] = {}
-        for n in self.model.graph.node:
-            for name in read_names(n):
-                readers.setdefault(name, []).append(n)
-        returned = {o.name for o in self.model.graph.output}
-        dropped: list[int] = []
-        for k, name in enumerate(results):
-            steps = self.types.get(name, (0, ()))[1]
-            own = readers.get(name, [])
-            if name in returned or (own and (not steps or ways[k])):
-                continue
-            if own and not all(self._reads_last(n, name, axes[k], steps[axes[k]]) for n in own):
-                continue
-            dropped.append(k)
-            if not own:
-                continue
-            kind, shape = self.types[name]
-            axis = axes[k] % len(shape)
-            inner = self.body.output[states + k].name
-            zero = np.zeros((*shape[:axis], *shape[axis + 1 :]), helper.tensor_dtype_to_np_dtype(kind))
-            final = self._free(f"{name}/last")
-            self._insert(states, self._constant(zero), self._free(f"{inner}/before"), inner, final)
-            states += 1
-            for n in own:
-                if numpy_helper.to_array(self.constants[n.input[1]]).ndim:
-                    axes_of = self._constant(np.array([axis], "int64"))
-                    n.CopyFrom(helper.make_node("Unsqueeze", [final, axes_of], list(n.output), n.name))
-                else:
-                    n.CopyFrom(helper.make_node("Identity", [final], list(n.output), n.name))
-        self._drop(states, dropped, axes, ways)
+        ways = _axes(self.node, "scan_output_directions", len(results))
+        read = {name for n in self.model.graph.node for name in read_names(n)}
+        read |= {o.name for o in self.model.graph.output}
+        self._drop(states, [k for k, name in enumerate(results) if name not in read], axes, ways)
 
     def pass_stored(self) -> None:
         """Pass stored integers between steps for quantized sequences, results and states."""
@@ -378,17 +349,6 @@ class _Writer:
         if n is None or own is None or not _same(own, quant) or n.input[0] not in self.types:
             return None
         return str(n.input[0])
-
-    def _reads_last(self, n: Any, name: str, axis: int, steps: int) -> bool:
-        """Return whether a node reads the last step's part of a tensor and nothing else."""
-        if n.op_type != "Gather" or n.input[0] != name or n.input[1] not in self.constants:
-            return False
-        index = numpy_helper.to_array(self.constants[n.input[1]])
-        rank = len(self.types[name][1])
-        along = {a.name: a.i for a in n.attribute}.get("axis", 0) % rank
-        if along != axis % rank or index.size != 1 or index.ndim > 1:
-            return False
-        return int(index.reshape(-1)[0]) % steps == steps - 1
 
     def _drop(self, states: int, dropped: Sequence[int], axes: Sequence[int], ways: Sequence[int]) -> None:
         if not dropped:
