@@ -44,6 +44,7 @@ BASE = {
     "schema",
     "search_monitor",
     "sizes",
+    "text_templates",
 }
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
@@ -64,6 +65,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "comparison": set(),
     "search_monitor": set(),
     "sizes": set(),
+    "text_templates": set(),
     "graph": set(),
     "tensor_spec": {"graph"},
     "operators": {"graph"},

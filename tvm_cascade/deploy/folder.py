@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from tvm_cascade.staging.program.library_kernels import calls_library
 from tvm_cascade.staging.program.precision import precision_of
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+from tvm_cascade.text_templates import render
 
 METADATA, LIBRARY, README = "metadata.json", "network.so", "README.md"
 FORMAT = "tvm-cascade-network-1"
@@ -181,7 +182,7 @@ def emit_folder(
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
         metadata["weights"] = write_weights(weights, staging / WEIGHTS) if weights else None
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
-        (staging / README).write_text(_readme(metadata), encoding="utf-8")
+        (staging / README).write_text(render(_TEMPLATES / "README.md.j2", **metadata), encoding="utf-8")
         for example in _EXAMPLES:
             shutil.copyfile(_TEMPLATES / example, staging / example)
         if metadata["cudnn_kernels"]:
@@ -216,53 +217,6 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
         "outputs": [_described(spec) for spec in io.outputs],
         "tvm": tvm.__version__,
     }
-
-
-def _readme(metadata: Mapping[str, Any]) -> str:
-    """Write the README: what the folder needs, and commands to run it."""
-    gpu = metadata["target"] == "cuda"
-    sides = {
-        side: "\n".join(f"- `{one['name']}`: {one['dtype']}{one['shape']}" for one in metadata[side])
-        for side in ("inputs", "outputs")
-    }
-    where = f"a GPU ({', '.join(metadata['architectures'])})" if gpu else f"a CPU ({metadata['architectures'][0]})"
-    needs = f"apache-tvm {metadata['tvm']} and numpy{', the driver and CUDA runtime library' if gpu else ''}"
-    cpp = "\n".join(
-        f"    {'--input' if side == 'inputs' else '--output'} '{one['name']}={side}{k}.bin' \\"
-        for side in ("inputs", "outputs")
-        for k, one in enumerate(metadata[side])
-    )
-    return f"""# {metadata["name"]}
-
-A network for {where}, scheduled in stages by tvm_cascade. It needs {needs}; tvm_cascade itself is not needed.
-Of TVM the runtime alone is loaded, and weights are read from their file as they are used.
-
-In Python, on random inputs, with the time of a run:
-
-    python example.py
-    python example.py --inputs in.npz --outputs out.npz --check want.npz
-
-In C++:
-
-    cmake -B build && cmake --build build
-    build/example \\
-{cpp}
-    --repeat 20
-
-With tvm_cascade installed, outputs are compared with the reference of the model's file:
-
-    tvm-cascade run . --check MODEL
-
-Inputs:
-
-{sides["inputs"]}
-
-Outputs:
-
-{sides["outputs"]}
-
-`schedule.json` has the stages, `metadata.json` what is above for programs.
-"""
 
 
 def _kernels(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tvm_cascade import text_templates
 from tvm_cascade.cores.families import Family
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -29,25 +29,9 @@ def fill_template(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"@(\w+)@", lambda match: values.get(match[1], match[0]), text)
 
 
-@cache
-def _environment() -> Any:
-    """Return Jinja's environment of the templates `*.j2`: of text that is not escaped, statements on lines of their own."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # of exports alone: `compile` needs none
-
-    return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def render(template: str, filters: Mapping[str, Any] | None = None, /, **values: Any) -> str:
-    """Render a template of Jinja with `values`; `filters` are its own, by name."""
-    jinja = _environment().overlay()
-    jinja.filters = {**jinja.filters, **(filters or {})}
-    return jinja.get_template(template).render(**values)
+def render(name: str, filters: Mapping[str, Any] | None = None, /, **values: Any) -> str:
+    """Render a template of Jinja, by its name; `filters` are its own."""
+    return text_templates.render(_TEMPLATES / name, filters, **values)
 
 
 _STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the families of cores have in common
