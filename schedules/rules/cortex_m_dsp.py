@@ -29,6 +29,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 BLOCKING = Blocking(pixels=2, channels=2)
+PAIRS = 256  # words of a table of pairs of 16 values
 OTHERS = tuple(
     Blocking(pixels, channels, unroll=step, step=step)
     for pixels, channels, step in ((2, 2, 2), (2, 2, 8), (1, 4, 2), (2, 2, 1), (1, 2, 2), (1, 2, 1))
@@ -96,6 +97,7 @@ class _NibbleConv(_Conv):
     """
 
     group = 8
+    scale = 16  # of the sums
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         super().__init__(conv, blocking)
@@ -111,39 +113,72 @@ class _NibbleConv(_Conv):
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = super().start(index, channel, pixels, size)
-        for i in range(pixels * size):
-            self.k.store(acc, i, acc[i32(i)] * 16)
+        for i in range(pixels * size if self.scale > 1 else 0):
+            self.k.store(acc, i, acc[i32(i)] * self.scale)
         return acc
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        for i in range(pixels * size):
+        for i in range(pixels * size if self.scale > 1 else 0):
             self.k.store(acc, i, tirx.shift_right(acc[i32(i)], i32(4)))
         super().outputs(acc, x, channel, pixels, size)
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         lo, words = group.k0 * self.depth // self.group, (group.k1 - group.k0) * self.depth // self.group
-        step = best_step(words, max(self.blocking.step // 2, 1), max(self.blocking.unroll // 2, 1))
+        step, unroll = (max(taps * 4 // self.group, 1) for taps in (self.blocking.step, self.blocking.unroll))
+        step = best_step(words, step, unroll)
         for i in self.k.unrolled(words // step, step):
-            for half in range(2):
-                self._half(acc, at, weights, i, half, lo, pixels, size)
+            for half in range(self.group // 4):
+                self._four(acc, at + i * self.group + half * 4, weights, i + lo, half, pixels, size)
 
-    def _half(
-        self, acc: Value, at: Value, weights: Value, i: Value, half: int, lo: int, pixels: int, size: int
-    ) -> None:
-        """Emit the products of four taps, half of a word of weights."""
+    def _four(self, acc: Value, at: Value, weights: Value, i: Value, half: int, pixels: int, size: int) -> None:
+        """Emit the products of four taps, from `at` in `x` on: all of group `i` of the weights, or half of it."""
         k, g = self.k, self.g
         widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []
         for p in range(pixels):
-            word = k.let(call("ldr", address_of(self.x[at + i * 8 + half * 4 + p * g.strides[1] * g.channels])), "xw")
+            word = k.let(call("ldr", address_of(self.x[at + p * g.strides[1] * g.channels])), "xw")
             pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
         for j in range(size):
-            eight = k.let(call("ldr", address_of(self.words[self.place(weights, size, j, i + lo)])), "ww")
-            four = k.let(call("upper_nibbles" if half else "lower_nibbles", eight), "wn")
-            even, odd = k.let(call("sxtb16", four), "wa"), k.let(call("sxtb16_ror8", four), "wb")
+            even, odd = self._widened(self.place(weights, size, j, i), half)
             for p, (xa, xb) in enumerate(pairs):
                 first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+    def _widened(self, place: Value, half: int) -> tuple[Value, Value]:
+        """Return four weights as two words of int16 pairs, times `scale`: weights 0 and 2, weights 1 and 3."""
+        eight = self.k.let(call("ldr", address_of(self.words[place])), "ww")
+        four = self.k.let(call("upper_nibbles" if half else "lower_nibbles", eight), "wn")
+        return self.k.let(call("sxtb16", four), "wa"), self.k.let(call("sxtb16_ror8", four), "wb")
+
+
+class _TableConv(_NibbleConv):
+    """Weights of at most 16 values as indices of four bits, behind a table of pairs: a byte of two indices is the place of a
+    word with two weights as int16. So two loads take the place of a load and widening.
+    """
+
+    group = 4
+    scale = 1
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.codes = self.k.view(self.k.constants[0], "uint8", "codes")
+
+    def pack_weights(self) -> np.ndarray:
+        values, indices = np.unique(_Conv.pack_weights(self), return_inverse=True)
+        four = indices.astype(np.uint8).reshape(-1, 4)
+        held = np.zeros(16, np.uint32)
+        held[: values.size] = values.astype(np.int16).view(np.uint16)
+        pairs = held[:, None] << 16 | held
+        codes = (four[:, :2] | four[:, 2:] << 4).reshape(-1)
+        return np.concatenate([pairs.reshape(-1).view(np.uint8), codes, np.zeros(-codes.size % 4, np.uint8)]).view(
+            np.int32
+        )
+
+    def _widened(self, place: Value, half: int) -> tuple[Value, Value]:
+        assert not half
+        first = place * 2 + 4 * PAIRS
+        even, odd = (self.words[self.codes[first + k].astype("int32")] for k in range(2))
+        return self.k.let(even, "wa"), self.k.let(odd, "wb")
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
@@ -160,12 +195,27 @@ def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
     return _NibbleConv(conv, blocking).build()
 
 
+def by_table(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+    """K x K and 1 x 1 convolution of weights of at most 16 values (`of_few_values`)."""
+    return _TableConv(conv, blocking).build()
+
+
+def of_few_values(conv: QuantizedConv) -> bool:
+    """Return True for a layer that `by_table` takes: its weights have at most 16 values, its input channels are a multiple
+    of four above four, and the table costs at most half of what indices save."""
+    depth = conv.weights.shape[2]
+    plain = not (conv.depthwise or conv.parts or conv.window.tile_rows) and depth > 4 and depth % _TableConv.group == 0
+    return plain and conv.weights.size >= 16 * PAIRS and np.unique(conv.weights).size <= 16
+
+
 def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first, the smallest code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
     if packs_weights and of_four_bits(conv, _NibbleConv.group):
         return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*OTHERS, BLOCKING)]
+    if packs_weights and of_few_values(conv):
+        return [Variant(f"table {b.name}", partial(by_table, conv, b)) for b in (*OTHERS, BLOCKING)]
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
     blockings = [BLOCKING, *rows, *OTHERS]
     made = [Variant("few taps", partial(few_taps, conv))] if has_few_taps(conv) else []

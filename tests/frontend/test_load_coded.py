@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("ai_edge_litert")
 
+import tvm_cascade
 from tvm_cascade.checking.reference import LiteRtReference
 from tvm_cascade.cli.group import tvm_cascade as commands
 from tvm_cascade.errors import LoadError
@@ -190,3 +191,62 @@ def test_tables_of_the_metadata(tmp_path: Path, tables: int) -> None:
         (tmp_path / "bad.tflite").write_bytes(with_metadata(files[0], tensor, table, bits))
         with pytest.raises(LoadError, match=complaint):
             load(tmp_path / "bad.tflite")
+
+
+def layers(path: Path, form: str, is_coded: bool) -> int:
+    """Write a layer whose weights have 16 values, coded or not; return how many weights it has."""
+    rng, writer = np.random.default_rng(3), ModelWriter()
+    values = rng.choice(np.arange(-127, 128), 16, replace=False).astype("int8")
+    depth, dilation = 16 if form == "groups" else 32, 2 if form == "dilated" else 1
+    shape = (40, 256) if form == "rows" else (33, 3, 3, depth) if form == "odd" else (32, 3, 3, depth)
+    indices = rng.integers(0, 16, shape)
+    x = writer.activation((3, 256) if form == "rows" else (1, 9, 7, 32), "int8", 0.1, 5)
+    weights = writer.tensor(shape, "int8", 0.02, data=None if is_coded else values[indices])
+    if is_coded:
+        code = packed(indices, 4), header(0, 4, 16) + values.tobytes()
+        parts = [writer.constant(np.frombuffer(part, "uint8")) for part in code]
+        writer.operator("CUSTOM", parts, [weights], custom="TFLM_DECODE", inner=True)
+    bias = writer.constant(rng.integers(-900, 900, shape[0]).astype("int32"), 0.002)
+    if form == "rows":
+        y = writer.tensor((3, 40), "int8", 9.0, -3)
+        writer.operator("FULLY_CONNECTED", [x, weights, bias], [y], "FullyConnectedOptions", version=4)
+    else:
+        stride = {"strideH": 3 - dilation, "strideW": 3 - dilation}
+        y = writer.tensor((1, 9, 7, 32) if form == "dilated" else (1, 5, 4, shape[0]), "int8", 9.0, -3)
+        how = {"dilationHFactor": dilation, "dilationWFactor": dilation}
+        writer.operator("CONV_2D", [x, weights, bias], [y], "Conv2DOptions", **stride, **how)
+    path.write_bytes(writer.finish())
+    return int(indices.size)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("form", "target"),
+    [
+        *((form, "cortex-m4") for form in ("plain", "groups", "dilated", "odd", "rows")),
+        *(("plain", target) for target in ("cortex-m0plus", "cortex-m55", "riscv32")),
+    ],
+)
+def test_few_values_stay_indices_in_flash(
+    form: str, target: str, emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    """Weights of 16 values take four bits and a table of 1,024 bytes on cores with the DSP extension."""
+    plan, count = {}, 0
+    for name in ("coded", "plain"):
+        count = layers(tmp_path / f"{name}.tflite", form, name == "coded")
+        plan[name] = tvm_cascade.compile(tmp_path / f"{name}.tflite", target=target, output=tmp_path / name).plan
+    assert tvm_cascade.run(tmp_path / "coded", check=tmp_path / "plain.tflite").to_dict()["match"] is True
+    coded, plain = (sum(op.weight_bytes for op in plan[name].graph.ops) for name in ("coded", "plain"))
+    assert plain - coded == (count // 2 - 1024 if target == "cortex-m4" else 0)
+
+
+@pytest.mark.emulator
+def test_few_values_of_any_network_are_indices_for_size(emulator: None, quick_host: None, tmp_path: Path) -> None:
+    count = layers(tmp_path / "m.tflite", "plain", False)
+    made = [
+        tvm_cascade.compile(tmp_path / "m.tflite", target="cortex-m4", output=tmp_path / how, optimise=how)
+        for how in ("balanced", "size")
+    ]
+    balanced, size = (sum(op.weight_bytes for op in one.plan.graph.ops) for one in made)
+    assert balanced - size == count // 2 - 1024
+    assert tvm_cascade.run(tmp_path / "size", check=tmp_path / "m.tflite").to_dict()["match"] is True

@@ -196,8 +196,8 @@ class Model(tflite.Model):
 
     @property
     def small_constants(self) -> bool:
-        """Return True if the file has constants of 4 or 2 bits."""
-        return bool(self._small)
+        """Return True if the file has constants of 4 or 2 bits, or coded ones."""
+        return bool(self._small or self._coded)
 
     @property
     def small_floats(self) -> set[str]:
@@ -263,7 +263,8 @@ def coded_tensors(model: Model) -> dict[tuple[int, int], bytes]:
 def _note_coded(model: Model, size: int) -> None:
     """Decode the constants of TensorFlow Lite Micro's compression: a tensor has its decoded data from then on."""
     made: dict[tuple[int, int], bytes] = {}
-    if any(_kind(model.OperatorCodes(k)) == DECODE for k in range(min(model.OperatorCodesLength(), MAX_COUNT))):
+    _check_counts(model, size)
+    if any(_kind(model.OperatorCodes(k)) == DECODE for k in range(model.OperatorCodesLength())):
         check_model(model, size)
         for g in range(model.SubgraphsLength()):
             graph = model.Subgraphs(g)
@@ -383,14 +384,18 @@ def _kind(code: _OperatorCode) -> str:
 
 def check_model(model: Model, size: int) -> None:
     """Raise `MalformedModel` for a wrong offset, count or size in the importer's reach; `size`: bytes of the file."""
+    _check_counts(model, size)
+    for g in range(model.SubgraphsLength()):
+        _check_subgraph(model, g, size)
+
+
+def _check_counts(model: Model, size: int) -> None:
     _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
     _require(model.BuffersLength() * 4 <= size and model.BuffersLength() <= MAX_COUNT, "its buffers exceed the file")
     codes = model.OperatorCodesLength()
     end = model._tab.Vector(model._tab.Offset(_CODES)) + 4 * codes if codes else 0
     _require(codes <= MAX_COUNT and end <= size, "its operator codes exceed the file")
     _require(all(model.OperatorCodes(k)._tab.Pos >= end for k in range(codes)), "its operator codes overlap")
-    for g in range(model.SubgraphsLength()):
-        _check_subgraph(model, g, size)
 
 
 def _check_subgraph(model: Model, g: int, size: int) -> None:
