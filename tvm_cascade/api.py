@@ -533,6 +533,8 @@ def benchmark(
     outputs: str | Path | None = None,
     csv: str | Path | None = None,
     against: str | Path | None = None,
+    by_layer: bool = False,
+    trace: str | Path | None = None,
     progress: Progress = silent,
 ) -> BenchmarkResult:
     """Measure runs of an emitted program: milliseconds here, instructions on an emulated board.
@@ -552,9 +554,13 @@ def benchmark(
     outputs : path, optional
         An .npz file to write the outputs to.
     csv : path, optional
-        A file for the value of every run.
+        A file for the value of every run; with `by_layer` of every layer.
     against : path, optional
         What `benchmark --json` printed of another program.
+    by_layer : bool
+        Measure every layer of a compiled project, too: the same C with a reading around every kernel call.
+    trace : path, optional
+        A file for the layers as events of Chrome's trace viewer and Perfetto; implies `by_layer`.
     progress : function
         Called with a line of text at every step of long work.
 
@@ -572,11 +578,15 @@ def benchmark(
     """
     from tvm_cascade.runs.benchmark import benchmark as measured
     from tvm_cascade.runs.benchmark import write_csv
+    from tvm_cascade.runs.layer_times import write_trace
 
     path = checks.optional(checks.path)
     asked = RunRequest.of_all({"board": board, "check": path("check", check), "outputs": path("outputs", outputs)})
     folder, count = checks.path("directory", directory), checks.whole(1, 1_000_000)("repeat", repeat)
-    result = measured(folder, asked, inputs, count, path("against", against), progress)
+    by_layer = checks.flag("by_layer", by_layer) or trace is not None
+    result = measured(folder, asked, inputs, count, path("against", against), progress, by_layer)
+    if trace is not None:
+        write_trace(result.layers, result.unit, checks.path("trace", trace))
     if csv is not None:
         write_csv(result, checks.path("csv", csv))
     return result

@@ -483,15 +483,18 @@ def lower(
     fetch: str | None = None,
     hook: str | None = None,
     segment_call: str | None = None,
+    mark: str | None = None,
 ) -> Lowered:
     """Lower a plan to TIR functions. With `counted` use generic kernels, which run everywhere, and count their work.
 
     `fetch` names the C function that delivers rows of streamed inputs, `hook` a function called after every step,
-    `segment_call` a function called at the start of a segment.
+    `segment_call` a function called at the start of a segment, `mark` one called before every step.
     """
     if not counted:
         kernels, transform = prepared.kernels_of(plan), _transform(prepared)
-        return lower_plan(plan, kernels, transform=transform, fetch=fetch, hook=hook, segment_call=segment_call)
+        return lower_plan(
+            plan, kernels, transform=transform, fetch=fetch, hook=hook, segment_call=segment_call, mark=mark
+        )
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 
 

@@ -86,11 +86,12 @@ class Driver:
         hook: str | None,
         segment_call: str | None = None,
         traced: bool = True,
+        mark: str | None = None,
     ) -> None:
         """Set up the driver; `traced` puts the segments' traces into flash, without which only `step` works."""
         self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
         self.streamed = streamed_inputs(plan)
-        self.hook = hook
+        self.hook, self.mark = hook, mark
         self.can_fail = bool(self.streamed) or hook is not None
         self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
         self.status_pointer = tir.pointer_var("status", "int32")
@@ -226,7 +227,10 @@ class Driver:
             return tirx.BufferStore(self.status, self._source(-1 - actor, step), [i32(0)])
         kernel = self.kernels[actor]
         assert kernel is not None
-        return kernel.step(Caller(self.calls, kernel, self.plan.graph.ops[actor], segment), step)
+        body = kernel.step(Caller(self.calls, kernel, self.plan.graph.ops[actor], segment), step)
+        if self.mark is None:
+            return body
+        return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("int32", self.mark, i32(actor))), body])
 
     def _source(self, t: int, row: Expr) -> Expr:
         """Ask the caller for a row of a streamed input."""
@@ -305,6 +309,7 @@ def lower_plan(
     fetch: str | None = None,
     hook: str | None = None,
     segment_call: str | None = None,
+    mark: str | None = None,
 ) -> Lowered:
     """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
@@ -313,7 +318,8 @@ def lower_plan(
     streamed inputs come from the C function `fetch(context, input, row, destination)`; with None they are copied from
     whole inputs stored one behind another at `context`. With `hook`, the C function `hook(context, done)` is called
     after every step with the number of steps done; the run ends if it returns anything but 0. `segment_call` is a C
-    function called at the start of every segment with its number.
+    function called at the start of every segment with its number, `mark` one called before every step with the
+    operator's number.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -325,7 +331,7 @@ def lower_plan(
             func = func if transform is None else transform(func)
             func = func.without_attr(NOALIAS) if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
-    driver = Driver(plan, kernels, names, counted, fetch, hook, segment_call)
+    driver = Driver(plan, kernels, names, counted, fetch, hook, segment_call, mark=mark)
     invoke = driver.build()
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)

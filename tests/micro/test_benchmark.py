@@ -101,3 +101,39 @@ def test_what_is_no_measurement_is_refused(program: Path, tmp_path: Path) -> Non
 def test_quartiles() -> None:
     done = BenchmarkResult("f", "host", "ms", (4.0, 1.0, 3.0, 2.0, 5.0))
     assert (done.low, done.median, done.high) == (2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("emit", ["c", "obj"])
+def test_layers_in_an_emulator_add_up_to_the_program(emit: str, tmp_path: Path, emulator: None) -> None:
+    """What is missing is the driver's own work, a few instructions a step."""
+    made = tvm_cascade.compile(SHAPES, target="cortex-m4", emit=emit, output=tmp_path / "p")
+    done = tvm_cascade.benchmark(tmp_path / "p", by_layer=True, trace=tmp_path / "t.json", csv=tmp_path / "l.csv")
+    names = [op.name for op in made.plan.graph.ops if not op.view]
+    assert sorted(layer.name for layer in done.layers) == sorted(names)
+    assert 0.95 * done.median < sum(layer.value for layer in done.layers) <= done.median
+    assert sum(layer.share for layer in done.layers) == pytest.approx(1)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events] == [layer.name for layer in done.layers]
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
+    assert len((tmp_path / "l.csv").read_text().splitlines()) == len(done.layers) + 1
+    (tmp_path / "a.json").write_text(json.dumps(done.to_dict()))
+    again = tvm_cascade.benchmark(tmp_path / "p", by_layer=True, against=tmp_path / "a.json")
+    assert again.to_text().count(" 1.000 times") >= len(done.layers)
+
+
+def test_layers_on_this_machine(tmp_path: Path) -> None:
+    tvm_cascade.compile(SHAPES, target="host", output=tmp_path / "p")
+    done = tvm_cascade.benchmark(tmp_path / "p", by_layer=True)
+    assert len(done.to_dict()["layers"]) == len(done.layers) > 5 and all(layer.value > 0 for layer in done.layers)
+    source = tmp_path / "p" / "shapes.c"
+    text = source.read_text()
+    line = next(s for s in text[text.rindex("shapes_invoke(int8_t") :].splitlines() if s.strip().endswith(", 0);"))
+    source.write_text(text.replace(line, f"{line}\n{line}", 1))
+    with pytest.raises(UsageError, match=r"shapes.c was edited since it was compiled"):
+        tvm_cascade.benchmark(tmp_path / "p", by_layer=True)
+
+
+def test_layers_of_stages_are_refused(program: Path) -> None:
+    with pytest.raises(UsageError, match="stages fuse layers into kernels"):
+        tvm_cascade.benchmark(program, by_layer=True)

@@ -83,7 +83,16 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
     "--check", type=PATH, metavar="MODEL", help="Compare with the reference on this file; exit 1 where it differs."
 )
 @click.option("--outputs", type=PATH, callback=require_new_file, help="Write the outputs to this .npz.")
-@click.option("--csv", type=PATH, callback=require_new_file, help="Write the value of every run to this file.")
+@click.option(
+    "--csv", type=PATH, callback=require_new_file, help="Write the value of every run, or layer, to this file."
+)
+@click.option("--by-layer", is_flag=True, help="Measure every layer of a compiled project, too.")
+@click.option(
+    "--trace",
+    type=PATH,
+    callback=require_new_file,
+    help="Write the layers as a trace for chrome://tracing or Perfetto.",
+)
 @click.option("--against", type=PATH, metavar="B.json", help="Compare with what --json printed of another program.")
 @prints(Benchmark)
 @guarded
@@ -97,6 +106,7 @@ def benchmark(directory: Path, as_json: bool, **options: Any) -> None:
     tvm-cascade benchmark program --check net.onnx
     tvm-cascade benchmark program --json > a.json
     tvm-cascade benchmark tuned --against a.json
+    tvm-cascade benchmark firmware --trace layers.json
     """
     from tvm_cascade import api
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,8 @@ from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
 _ANY_NAME = "tvm_cascade_kernel"  # of a kernel in the cache
+MARK = "tvm_cascade_step"  # called by a lowered driver before every step of an operator; no part of the emitted text
+_MARK_LINE = re.compile(rf"^ *{MARK}\((\d+)\);\n", re.M)
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -147,6 +149,24 @@ def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str
             mod[gv] = tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
     made = cache.text("C driver", lambda: [tvm.ir.save_json(mod)], lambda: json.dumps(_print_module(mod)))
     return json.loads(made)
+
+
+def kernel_names(text: str, name: str) -> frozenset[str]:
+    """Return the functions that a network's C text declares besides its driver."""
+    heads = re.findall(r"^(?:static )?int32_t (\w+)\(.*\);$", text, flags=re.M)
+    return frozenset(heads) - {f"{name}_invoke"}
+
+
+def without_marks(text: str, kernels: Iterable[str]) -> tuple[str, tuple[int, ...]]:
+    """Remove the marks from a driver's C text; return the operators of its kernel calls, in the order of the text."""
+    calls: list[int] = []
+    operator = -1
+    for line in text.splitlines():
+        if mark := _MARK_LINE.match(f"{line}\n"):
+            operator = int(mark[1])
+        elif (call := re.match(r" +(\w+)\(.*\);$", line)) and call[1] in kernels:
+            calls.append(operator)
+    return _MARK_LINE.sub("", text), tuple(calls)
 
 
 def _print_module(mod: tvm.IRModule) -> dict[str, str]:
@@ -290,7 +310,8 @@ def emit_network(
         Where weights are stored, as `PlanRequest.weights` says. "stream" wants a plan lowered with a `segment_call`.
     """
     name = network_identifier(name)
-    functions, files = _functions(lowered, name, target, cache)
+    marked, files = _functions(lowered, name, target, cache)
+    functions, calls = without_marks(marked, kernel_names(marked, name))
     objects = tuple(files)
     helpers = needed(prelude, functions)
     stored = _stored(lowered, storage, repr((functions, helpers, files)))
@@ -336,4 +357,5 @@ def emit_network(
         fixed=io.fixed,
         weights=stored,
         like=io.like,
+        calls=calls,
     )

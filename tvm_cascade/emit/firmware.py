@@ -13,7 +13,7 @@ from typing import Any
 from tvm_cascade.boards.board import Board, available_ram
 from tvm_cascade.cache import package_version
 from tvm_cascade.cascading import Plan, PlanOptions, bound_of
-from tvm_cascade.emit.codegen import emit_network
+from tvm_cascade.emit.codegen import MARK, emit_network
 from tvm_cascade.emit.elf import audited_symbols
 from tvm_cascade.emit.entry import hook_symbol
 from tvm_cascade.emit.flash_cap import FlashExceededError, require_flash
@@ -70,6 +70,7 @@ def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest, s
             plan,
             fetch=f"{name}_fetch",
             hook=hook_symbol(name) if asked.hook else None,
+            mark=MARK,
             segment_call=segment_symbol(name) if planned.candidate.copied.prefetched or storage == "stream" else None,
         ),
         name,
@@ -119,7 +120,7 @@ def write(
     chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
     stored = _stored(network)
     record = {"interface_version": INTERFACE_VERSION, **({"model": model} if model else {}), "weights": stored}
-    record |= _of_plan(plan, chosen, cost) | {"image": of_image, "host": host}
+    record |= _of_plan(plan, chosen, cost) | {"calls": list(network.calls), "image": of_image, "host": host}
     write_metadata(image, record | {"written": file_digests(folder)})
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     stack = None if built is None else built.stack_bytes

@@ -288,6 +288,7 @@ class EmittedNetwork:
     fixed: tuple[FixedInput, ...] = ()  # see `Interface`
     weights: StoredWeights | None = None  # see `Interface`
     like: str = ""  # see `IoSpec`
+    calls: tuple[int, ...] = ()  # operators of the driver's kernel calls, in the order of its C text
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")

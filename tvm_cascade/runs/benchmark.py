@@ -7,11 +7,12 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.image import Image, read_image
 from tvm_cascade.emit.template import fill_template, template
 from tvm_cascade.emit.toolchain import find_tool, run_tool
@@ -21,6 +22,7 @@ from tvm_cascade.publish import whole_file
 from tvm_cascade.request import RunRequest
 from tvm_cascade.runs import staged
 from tvm_cascade.runs.arrays import read_inputs
+from tvm_cascade.runs.layer_times import LayerTime, layer_lines, time_layers
 from tvm_cascade.runs.run_image import run_image
 from tvm_cascade.schema.benchmark import Benchmark
 from tvm_cascade.schema.filled import filled
@@ -42,6 +44,8 @@ class BenchmarkResult:
     match: bool | None = None  # None without a reference
     verdict: str = ""
     against: Mapping[str, object] | None = None  # `schema.benchmark.Against`
+    layers: tuple[LayerTime, ...] = ()  # with `by_layer`, in execution order
+    layers_before: Mapping[str, float] = field(default_factory=dict)  # with `against`: its layers' values, by name
 
     @property
     def runs(self) -> int:
@@ -70,7 +74,7 @@ class BenchmarkResult:
 
     def to_dict(self) -> Benchmark:
         """Return the JSON object of `tvm-cascade benchmark --json`."""
-        return filled(Benchmark, self)
+        return filled(Benchmark, self, **({"layers": [asdict(one) for one in self.layers]} if self.layers else {}))
 
     def to_text(self) -> str:
         """Format the result: the median first."""
@@ -84,7 +88,8 @@ class BenchmarkResult:
         if self.against is not None:
             other = self.against
             lines.append(f"{other['ratio']:.3f} times the {other['median']:.6g} {self.unit} of {other['folder']}")
-        return "\n".join([*lines, *([f"reference       {self.verdict}"] if self.verdict else [])])
+        lines += [f"reference       {self.verdict}"] if self.verdict else []
+        return "\n".join([*lines, *layer_lines(self.layers, self.unit, self.layers_before)])
 
 
 def benchmark(
@@ -94,23 +99,45 @@ def benchmark(
     repeat: int,
     against: Path | None,
     progress: Progress,
+    by_layer: bool = False,
 ) -> BenchmarkResult:
     """Run an emitted program `repeat` times; see `tvm_cascade.benchmark`."""
     other = None if against is None else _read(against)
     if staged.is_staged(folder):
         if asked.board is not None or asked.port is not None:
             raise UsageError(f"{folder} is a program of stages, which runs here: leave --board and --port out")
+        if by_layer:
+            raise UsageError("--by-layer and --trace are for projects of `compile`: stages fuse layers into kernels")
         done = staged.run_staged(folder, given, asked.check, asked.outputs, repeat, progress)
         result = BenchmarkResult(str(folder), done.where, "ms", done.milliseconds, done.match, done.verdict)
     else:
         result = _of_project(folder, asked, given, repeat, progress)
-    return result if other is None else replace(result, against=_compared(result, other))
+        if by_layer:
+            result = replace(result, layers=_layers(folder, result.where, given, progress))
+    if other is None:
+        return result
+    before = {layer["name"]: layer["value"] for layer in other.get("layers", ())}
+    return replace(result, against=_compared(result, other), layers_before=before)
+
+
+def _layers(
+    folder: Path, where: str, given: str | Path | Mapping[str, np.ndarray] | None, progress: Progress
+) -> tuple[LayerTime, ...]:
+    """Time the layers of a project here, or on the emulated board `where`."""
+    image = read_image(folder)
+    progress(f"{image.name}: measuring layer by layer")
+    board = None if where == "host" else find_board(folder, where)
+    return time_layers(image, read_inputs(image, given), board)
 
 
 def write_csv(result: BenchmarkResult, path: Path) -> None:
-    """Write every run's value: columns run, unit, value."""
+    """Write every run's value: columns run, unit, value; with layers one row each: layer, kind, unit, value, share."""
     with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
+        if result.layers:
+            rows.writerow(("layer", "kind", "unit", "value", "share"))
+            rows.writerows((x.name, x.kind, result.unit, x.value, x.share) for x in result.layers)
+            return
         rows.writerow(("run", "unit", "value"))
         rows.writerows((k, result.unit, value) for k, value in enumerate(result.values))
 

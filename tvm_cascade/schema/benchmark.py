@@ -16,7 +16,20 @@ class Against(TypedDict):
     ratio: Annotated[Ratio, "Median of this one divided by that of the other"]
 
 
-class Benchmark(TypedDict):
+class LayerTime(TypedDict):
+    """Time of one layer in one inference."""
+
+    name: Annotated[str, "Its tensor"]
+    kind: Annotated[str, "Kind of its operator"]
+    value: Annotated[Ratio, "In the unit of the benchmark; of ms the median"]
+    share: Annotated[Ratio, "Share of all layers together"]
+
+
+class _SometimesOfBenchmark(TypedDict, total=False):
+    layers: Annotated[list[LayerTime], "With --by-layer or --trace: layers in execution order"]
+
+
+class Benchmark(_SometimesOfBenchmark):
     """Times or instructions of runs of an emitted program."""
 
     folder: Annotated[str, "The folder"]
