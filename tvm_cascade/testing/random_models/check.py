@@ -29,8 +29,8 @@ from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.forked import CRASH, HANG, PASS, REFUSED, WRONG, Outcome, forked
 from tvm_cascade.testing.host_check import run_plan
-from tvm_cascade.testing.random_models.model import RandomModel
-from tvm_cascade.testing.random_models.onnx_file import onnx_bytes
+from tvm_cascade.testing.random_models.model import RandomModel, largest_scale
+from tvm_cascade.testing.random_models.onnx_file import BIASES_STORED_SINCE, onnx_bytes
 from tvm_cascade.testing.random_models.operators import Operators
 from tvm_cascade.testing.random_models.options import random_options
 from tvm_cascade.testing.random_models.references import Disputed, reference, runtime
@@ -235,6 +235,13 @@ def _quantized(model: RandomModel, t: int, real: np.ndarray) -> np.ndarray:
     return ((stored - operand.zero_point) * np.float32(operand.scale)).astype("float32")
 
 
+def _bias_rounding(model: RandomModel, step: Any) -> float:
+    """Return half a step of a layer's sum where its bias is float: it is stored in whole steps (`importers.biases`)."""
+    if not step.attrs.get("bias") or model.opset >= BIASES_STORED_SINCE:
+        return 0.0
+    return model.operands[step.inputs[0]].scale * largest_scale(step.attrs["terms"]) / 2
+
+
 def _step_gap(model: RandomModel, step: Any, values: Mapping[int, np.ndarray]) -> str:
     """Return how one operator differs from the reference on the same inputs, away from ties."""
     alone = model.alone(step)
@@ -244,7 +251,7 @@ def _step_gap(model: RandomModel, step: Any, values: Mapping[int, np.ndarray]) -
         away = np.ones(want.shape, bool)
         if operand.kind == "real":
             steps = real.astype("float64") / np.float32(operand.scale)
-            away = np.abs(steps - np.floor(steps) - 0.5) > _TIE
+            away = np.abs(steps - np.floor(steps) - 0.5) > _TIE + _bias_rounding(model, step) / operand.scale
         wrong = (values[t] != want) & away
         if operand.kind == "real":
             wrong |= np.abs(values[t] - want) > 1.5 * operand.scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,11 @@ def weights(seed: int, shape: Shape, channels: int, terms: int) -> Weights:
     stored = rng.integers(-127, 128, shape).astype("int8")
     scales = (rng.uniform(0.5, 1.5, channels) / (73 * np.sqrt(terms))).astype("float32")
     return Weights(stored, scales, rng.normal(0, 0.3, channels))
+
+
+def largest_scale(terms: int) -> float:
+    """Return the largest scale that `weights` draws."""
+    return 1.5 / (73 * sqrt(terms))
 
 
 @dataclass(frozen=True, slots=True)

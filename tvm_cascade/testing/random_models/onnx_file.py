@@ -13,6 +13,7 @@ from tvm_cascade.testing.random_models.model import RandomModel, Step, weights
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 _UNARY = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "abs": "Abs", "neg": "Neg", "sin": "Sin"}
 _REDUCE = {"mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin"}
+BIASES_STORED_SINCE = 13  # opset; those of older QDQ networks are float
 _BACK = -(1 << 31)  # an end before the first element
 
 
@@ -122,7 +123,7 @@ class _Writer:
         if step.attrs.get("stored_bias"):
             return real, stored, data, scales
         zeros, how = np.zeros(np.shape(steps), "int32"), {"axis": 0} if self.opset >= 13 else {}
-        if self.opset < 13:
+        if self.opset < BIASES_STORED_SINCE:
             return real, stored, self.constant(made.bias, "float32"), scales
         return (
             real,
