@@ -365,3 +365,33 @@ def test_only_what_no_step_changes_is_read(tmp_path: Path) -> None:
     onnx.save(model, path := tmp_path / "n.onnx")
     x, h = _inputs(3)
     np.testing.assert_array_equal(Compiled(load(path))(x, h)[0], np.abs(h))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_result_that_is_stored_stays_so(tmp_path: Path, outside: bool) -> None:
+    """A body that quantizes its result, or a network that quantizes a sequence, returns and takes stored integers."""
+    int8, scales = TensorProto.INT8, {"s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["xt", "s", "z"], ["a"]),
+        helper.make_node("Add", ["a", "h"], ["hn"]),
+        helper.make_node("QuantizeLinear", ["hn", "s", "z"], ["y"]),
+    ]
+    given, made = (
+        [_VALUE("h", 1, (1, 4)), _VALUE("xt", int8, (1, 4))],
+        [_VALUE("hn", 1, (1, 4)), _VALUE("y", int8, (1, 4))],
+    )
+    held = [numpy_helper.from_array(np.asarray(a), name) for name, a in scales.items()]
+    body = helper.make_graph(nodes, "body", given, made)
+    front = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])] if outside else []
+    node = helper.make_node("Scan", ["h0", "q" if outside else "x"], ["hl", "ys"], body=body, num_scan_inputs=1)
+    inputs = [_VALUE("h0", 1, (1, 4)), _VALUE("x", 1 if outside else int8, (3, 1, 4))]
+    outputs = [_VALUE("hl", 1, (1, 4)), _VALUE("ys", int8, (3, 1, 4))]
+    graph = helper.make_graph([*front, node], "g", inputs, outputs, held)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path := tmp_path / "n.onnx"
+    )
+    stored = _RNG.integers(-10, 11, (3, 1, 4)).astype("int8")
+    x = (stored * np.float32(0.1)).astype("float32") if outside else stored
+    last, every = Compiled(load(path))(np.zeros((1, 4), "float32"), x)
+    np.testing.assert_allclose(last, stored.sum(0) * 0.1, atol=1e-5)
+    np.testing.assert_array_equal(every, stored.cumsum(0).astype("int8"))

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+import tvm_cascade
 from tvm_cascade.checking.compare_outputs import difference
 from tvm_cascade.checking.reference import output_steps, reference_outputs
 from tvm_cascade.checking.sensitivity import quantizes, turned
@@ -69,8 +70,54 @@ def test_the_reach_of_roundings_is_the_networks_own(tmp_path: Path) -> None:
 
 def test_a_hundredth_of_the_elements_is_turned_within_its_type() -> None:
     stored = np.full(20000, 127, "int8")
-    moved = turned(stored, np.random.default_rng(0))
+    moved = turned(stored, stored.astype("float64"), np.random.default_rng(0))
     assert set(moved.tolist()) == {126, 127} and 60 < int((moved == 126).sum()) < 140  # half of a hundredth goes up
+
+
+def test_half_of_the_ties_are_turned_to_the_other_neighbour() -> None:
+    steps = np.repeat(np.array([-1.5, 2.4999, 2.5001, 2.49]), 5000)
+    stored = np.rint(steps).astype("int8")
+    moved = turned(stored, steps, np.random.default_rng(0)).reshape(4, 5000)
+    for row, (own, other) in zip(moved, ((-2, -1), (2, 3), (3, 2)), strict=False):
+        assert 2300 < int((row == other).sum()) < 2700 and int((row == own).sum()) > 2300
+    assert int((moved[3] != 2).sum()) < 100  # no tie: a hundredth
+
+
+def _running_sum(path: Path, scale: float) -> None:
+    """Write a Scan whose state of int8 gets a number of another scale added; with 0.05 every sum is at a tie or exact."""
+    onnx = pytest.importorskip("onnx")
+    helper, numpy_helper, steps = onnx.helper, onnx.numpy_helper, 8
+    body = [
+        helper.make_node("DequantizeLinear", ["state", "twice", "zero"], ["a"]),
+        helper.make_node("DequantizeLinear", ["row", "scale", "zero"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "twice", "zero"], ["new"]),
+        helper.make_node("Identity", ["new"], ["row_out"]),
+    ]
+
+    def ports(**shapes: tuple[int, ...]) -> list[Any]:
+        return [helper.make_tensor_value_info(name, onnx.TensorProto.INT8, s) for name, s in shapes.items()]
+
+    constants = {"scale": np.float32(scale), "twice": np.float32(0.1), "zero": np.int8(0)}
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(
+        body, "body", ports(state=(1, 16), row=(1, 16)), ports(new=(1, 16), row_out=(1, 16)), held
+    )
+    scan = helper.make_node("Scan", ["i", "x"], ["last", "all"], num_scan_inputs=1, body=graph)
+    inputs, outputs = ports(i=(1, 16), x=(steps, 1, 16)), ports(last=(1, 16), all=(steps, 1, 16))
+    whole = helper.make_graph([scan], "g", inputs, outputs)
+    onnx.save(helper.make_model(whole, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_running_sums_at_ties_are_checked_by_what_ties_make_of_them(tmp_path: Path) -> None:
+    """Each of eight steps may round a tie the other way; sums of another scale are told all the same."""
+    _running_sum(tmp_path / "sum.onnx", 0.05)
+    _running_sum(tmp_path / "other.onnx", 0.07)
+    assert quantizes(tmp_path / "sum.onnx")
+    tvm_cascade.compile(tmp_path / "sum.onnx", target="host", output=tmp_path / "sum")
+    report = tvm_cascade.run(tmp_path / "sum", check=tmp_path / "sum.onnx")
+    assert report.match is True
+    assert tvm_cascade.run(tmp_path / "sum", check=tmp_path / "other.onnx").match is False
 
 
 def _checked(path: Path, w: ModelWriter) -> tuple[np.ndarray, np.ndarray, str]:

@@ -4,8 +4,9 @@ References for ONNX and torch compute the operators of quantized networks in flo
 and rescale integers. If a value lies within float rounding error of a half, or an operator has special integer
 arithmetic (softmax), the two may store neighbouring integers. The effect on the outputs depends on the network: a
 shallow network loses it, a deep network with random weights amplifies it to tens of steps. So the effect is measured:
-ONNX's evaluator, or torch, moves a hundredth of all stored elements by one step ("turned roundings"). In float
-networks, with reassociated sums, the inputs move by one unit in the last place.
+ONNX's evaluator, or torch, moves a hundredth of all stored elements by one step, and half of those that lie at a tie to
+the other neighbour ("turned roundings"). In float networks, with reassociated sums, the inputs move by one unit in the
+last place.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.tensor_spec import unique_names
 
 RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
+TIE = 2e-3  # of a step: the distance from a tie that sums of float32 cannot tell
 Arrays = Mapping[str, np.ndarray]
 _INT64 = 7  # onnx.TensorProto.INT64
 _STANDARD = ("QLinearConv", "QLinearMatMul")  # operators of ONNX itself, which the evaluator implements
@@ -36,6 +38,8 @@ def quantizes(path: Path) -> bool:
 
     model = read_model(path)
     nodes = [node for graph in (model.graph, *model.functions) for node in graph.node]
+    for node in nodes:  # the list grows by the nodes of bodies
+        nodes += [inner for a in node.attribute for graph in (a.g, *a.graphs) for inner in graph.node]
     return any(node.op_type == "QuantizeLinear" or node.op_type in RULES for node in nodes)
 
 
@@ -96,9 +100,14 @@ def _turned_quantize_linear(rng: np.random.Generator) -> Any:
 
         def _run(self, *args: Any, axis: int = 1, saturate: int = 1, **_later: object) -> Any:
             (stored,) = super()._run(*args, axis=axis, saturate=bool(saturate))
-            return (turned(stored, rng),)
+            scale = args[1] if args[1].ndim == 0 else args[1].reshape(_along(args[0].ndim, axis))
+            return (turned(stored, np.asarray(args[0], "float64") / scale, rng),)
 
     return QuantizeLinear
+
+
+def _along(rank: int, axis: int) -> list[int]:
+    return [-1 if d == axis % rank else 1 for d in range(rank)]
 
 
 def read_program(path: Path) -> Any:
@@ -132,7 +141,7 @@ def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> d
             made = super().call_function(target, args, kwargs)
             if rng is None or not _is_quantize(target):
                 return made
-            return torch.from_numpy(turned(made.numpy(), rng))
+            return torch.from_numpy(turned(made.numpy(), args[0].numpy().astype("float64") / float(args[1]), rng))
 
     return run_exported(
         read_program(path), inputs, flat=lambda module, values: Turning(module).run(*values, enable_io_processing=False)
@@ -170,8 +179,12 @@ def run_exported(
     return {n: value.detach().numpy() for n, (_, value) in zip(names, kept, strict=True)}
 
 
-def turned(stored: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a copy of stored integers with the share `RATE` moved one step up or down, within the type's range."""
+def turned(stored: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a copy of stored integers, of which `steps` are the unrounded numbers without zero point: the share `RATE`
+    is moved one step up or down, and half of the elements at ties to the other neighbour, within the type's range.
+    """
     info = np.iinfo(stored.dtype)
     moves = (rng.random(stored.shape) < RATE) * rng.choice((-1, 1), stored.shape)
+    ties = (np.abs(steps - np.floor(steps) - 0.5) < TIE) & (rng.random(stored.shape) < 0.5)
+    moves = np.where(ties, np.where(np.rint(steps) > steps, -1, 1), moves)
     return np.clip(stored.astype("int64") + moves, info.min, info.max).astype(stored.dtype)

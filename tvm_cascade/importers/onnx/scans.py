@@ -380,9 +380,11 @@ class _Writer:
         return name
 
 
-def _stored(node: Any, constants: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return scale and zero point of a per-tensor dequantize; None for other nodes."""
-    if node.op_type not in ("DequantizeLinear", "QuantizeLinear") or len(node.input) < 3:
+def _stored(
+    node: Any, constants: Mapping[str, Any], kind: str = "DequantizeLinear"
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return scale and zero point of a node of `kind` that has one of each; None for other nodes."""
+    if node.op_type != kind or len(node.input) < 3:
         return None
     if any(name not in constants for name in node.input[1:3]):
         return None
@@ -402,8 +404,8 @@ def _without_pairs(body: Any, constants: Mapping[str, Any]) -> None:
         before = made.get(_named(n.input[0], made)) if n.op_type == "QuantizeLinear" else None
         if before is None or before.op_type != "DequantizeLinear":
             continue
-        pair = [_stored(node, constants) for node in (n, before)]
-        if pair[0] is not None and pair[1] is not None and _same(pair[0], pair[1]):
+        own, other = _stored(n, constants, "QuantizeLinear"), _stored(before, constants)
+        if own is not None and other is not None and _same(own, other):
             new[n.output[0]] = before.input[0]
     for n in body.node:
         n.input[:] = [_last(name, new) for name in n.input]
