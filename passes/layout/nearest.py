@@ -19,7 +19,10 @@ _ROUNDINGS: Mapping[str, Callable[[float], int]] = MappingProxyType(
         "round": lambda v: math.ceil(v - 0.5),  # Relax's name for the first
     }
 )
-NEAREST_MODES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric")
+NEAREST_MODES = (
+    *("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"),
+    *("align_corners", "asymmetric", "tf_half_pixel_for_nn"),
+)
 
 
 def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: str) -> list[int]:
@@ -61,4 +64,6 @@ def _places(extent: int, size: int, scale: Any, mode: str, number: Callable[[Any
         return [i * (extent - 1) / max(size - 1, 1) for i in at]
     if mode == "asymmetric":
         return [i / by for i in at]
+    if mode == "tf_half_pixel_for_nn":
+        return [(i + half) / by for i in at]
     return [(i + half) / by - half if mode == "half_pixel" or size > 1 else number(0) for i in at]

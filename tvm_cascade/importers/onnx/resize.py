@@ -202,6 +202,7 @@ def _places(axis: Axis, how: str) -> list[float]:
         "pytorch_half_pixel": lambda i: (i + 0.5) / axis.scale - 0.5 if wide > 1 else -0.5,
         "align_corners": lambda i: i * span / (wide - 1) if wide != 1 else 0.0,
         "asymmetric": lambda i: i / axis.scale,
+        "tf_half_pixel_for_nn": lambda i: (i + 0.5) / axis.scale,
         "tf_crop_and_resize": lambda i: (
             span * (axis.start + i * (axis.end - axis.start) / (wide - 1) if wide > 1 else (axis.start + axis.end) / 2)
         ),
