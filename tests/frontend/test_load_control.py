@@ -11,13 +11,16 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from tvm_cascade.checking.reference import LiteRtReference
 from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.importers.tflite import control as tflite_control
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.testing.litert_check import equal_outputs, host_equals
+from tvm_cascade.testing.reference import Compiled
 from tvm_cascade.testing.tflite import ModelWriter
 
 STEPS, DEPTH, UNITS = 4, 3, 5
@@ -45,7 +48,7 @@ def _layer(graph: ModelWriter, x: int, size: int, dtype: str, rng: np.random.Gen
     """A fully connected layer to `UNITS`."""
     weights = rng.integers(-127, 128, (UNITS, size)).astype("int8")
     made = graph.tensor((1, UNITS), dtype, 0.1, 3)
-    held = graph.constant(weights, 0.004) if dtype == "int8" else graph.constant((weights / 200).astype("float32"))
+    held = graph.constant(weights, 1 / 256) if dtype == "int8" else graph.constant((weights / 200).astype("float32"))
     bias = rng.integers(-900, 900, UNITS).astype("int32")
     added = graph.constant(bias, 0.0004) if dtype == "int8" else graph.constant((bias / 900).astype("float32"))
     graph.operator("FULLY_CONNECTED", [x, held, added], [made], "FullyConnectedOptions", inner=True)
@@ -279,3 +282,20 @@ def test_initialization_of_variables_that_nothing_uses(tmp_path: Path, operators
         graph.variable("unused")
     writer.operator("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=writer.body(graph))
     equal_outputs(tmp_path, writer)
+
+
+def test_layers_of_a_loop_are_rounded_as_told(tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(_recurrent("int8").finish())
+    reference = LiteRtReference(tmp_path / "m.tflite", {}, {}, "tflm")
+    forms = [{"like": "tflm"}, {"like": "tflm", "unrolled": True}, {}]
+    like, written_out, once = (Compiled(LowerQuantized()(load(tmp_path / "m.tflite", **form))) for form in forms)
+    rng, differ = np.random.default_rng(1), 0
+    (name,) = (one["name"] for one in reference.interpreter.get_input_details())
+    for _ in range(200):
+        x = rng.integers(-128, 128, (STEPS, 1, DEPTH)).astype("int8")
+        wanted = list(reference.run({name: x}).values())
+        for made in (like(x), written_out(x)):
+            for one, other in zip(made, wanted, strict=True):
+                np.testing.assert_array_equal(one, other)
+        differ += bool((once(x)[0] != wanted[0]).any())
+    assert differ > 0
