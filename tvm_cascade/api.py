@@ -1052,7 +1052,7 @@ def quantize(
     model : path
         A float `.onnx` or `.pt2` file.
     data : path, or arrays by name
-        Samples to calibrate on, a few hundred of every kind that occurs, as in `validate`; labels are not read.
+        Samples to calibrate on, a few hundred of every kind that occurs, as in `validate`; labels are read for accuracies.
     output : path
         The file to write, of the same suffix.
     input_shapes, progress
@@ -1065,6 +1065,9 @@ def quantize(
         With "percentile": per cent of the values that a range holds.
     float_first, float_last : int
         Layers with weights that stay float, counted from the first and from the last on. Only for `.onnx`.
+    weight_bits, max_drop : int and float
+        With 4 weights have four bits, except in layers where the data says that more than `max_drop` percentage points would be
+        lost: of the accuracy on labelled data, else of the agreement with the float network. Only for `.onnx`.
     range_ : pair of float, optional
         As in `validate`.
 

@@ -331,6 +331,8 @@ class QuantizeRequest(Asked):
     percentile: Annotated[float, checks.percent] = 99.999  # of the values of an activation that its range holds
     float_first: Annotated[int, checks.whole(0)] = 0  # of the layers with weights, from the first on: stay float
     float_last: Annotated[int, checks.whole(0)] = 0  # the same from the last on
+    weight_bits: Annotated[int, checks.whole(4, 8)] = 8  # 4: in the layers that bear it on the data; 8: everywhere
+    max_drop: Annotated[float, checks.percent] = 1.0  # of accuracy or agreement by four bits, in percentage points
     range_: Annotated[checks.Spans | None, checks.optional(checks.spans)] = (
         None  # of images (one, or by channel) and sounds
     )
@@ -509,6 +511,8 @@ class QuantizeKeywords(TypedDict, total=False):
     percentile: float
     float_first: int
     float_last: int
+    weight_bits: int
+    max_drop: float
     range_: tuple[float, float] | Sequence[tuple[float, float]] | None
 
 

@@ -16,6 +16,7 @@ import tvm_cascade
 from tvm_cascade.checking.onnx_reference import runtime_function
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
+from tvm_cascade.quantization.quantize_onnx import scale_of_four_bits
 from tvm_cascade.testing.onnx_layers import Layers
 
 N = 12
@@ -126,6 +127,87 @@ def test_accuracy_before_and_after(network: Path, data: Path, tmp_path: Path) ->
     assert unlabelled.accuracy_before is None and "not known: the data has no labels" in unlabelled.to_text()
     with pytest.raises(UsageError, match="the label of sample 0 is 5, and the first output has 5 elements"):
         tvm_cascade.quantize(network, data={"x": own["x"], "labels": labels * 0 + 5}, output=tmp_path / "q.onnx")
+
+
+def bits_of(path: Path) -> list[int]:
+    """Bits of stored weights of convolutions and products, in the order of the file."""
+    graph = onnx.load(str(path)).graph
+    kinds = {w.name: w.data_type for w in graph.initializer}
+    made = {o: n for n in graph.node for o in n.output}
+    layers = [made[n.input[1]] for n in graph.node if n.op_type in ("Conv", "Gemm")]
+    return [{onnx.TensorProto.INT8: 8, onnx.TensorProto.INT4: 4}[kinds[layer.input[0]]] for layer in layers]
+
+
+@pytest.fixture(scope="module")
+def learned(network: Path, data: Path) -> dict[str, np.ndarray]:
+    """Samples with the classes of the float network as labels."""
+    x = np.random.default_rng(3).normal(0, 1, (30, 3, 8, 8)).astype("float32")
+    run = runtime_function(network)
+    return {"x": x, "labels": np.array([int(run({"x": one[None]}).popitem()[1].argmax()) for one in x])}
+
+
+def test_all_layers_have_four_bits_where_accuracy_does_not_matter(
+    network: Path, learned: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    result = tvm_cascade.quantize(network, data=learned, output=tmp_path / "q.onnx", weight_bits=4, max_drop=100)
+    assert bits_of(tmp_path / "q.onnx") == [4, 4, 4] == [one.bits for one in result.weight_bits]
+    assert [one.weights for one in result.weight_bits] == [108, 216, 270]
+    assert all(one.snr_db is not None and 5 < one.snr_db < 40 for one in result.weight_bits)
+    onnx.checker.check_model(onnx.load(str(tmp_path / "q.onnx")))
+    report = tvm_cascade.validate(tmp_path / "q.onnx", data={"x": learned["x"]}, layerwise=True)
+    assert report.cosine > 0.999
+    text = result.to_text()
+    assert "weights         594 of 594 have 4 bits" in text and text.count("4 bits  ") == 3
+
+
+def test_layers_keep_eight_bits_where_the_data_says_so(
+    network: Path, learned: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Accuracy with labels, agreement without: with no drop allowed the network is as right as that of eight bits."""
+    eight = tvm_cascade.quantize(network, data=learned, output=tmp_path / "8.onnx")
+    mixed = tvm_cascade.quantize(network, data=learned, output=tmp_path / "4.onnx", weight_bits=4, max_drop=1)
+    assert mixed.accuracy_after is not None and eight.accuracy_after is not None
+    assert mixed.accuracy_after >= eight.accuracy_after - 0.01
+    kept = [one for one in mixed.weight_bits if one.bits == 8]
+    assert kept and all(one.reason == "the score would fall by more than 1 points" for one in kept)
+    assert bits_of(tmp_path / "4.onnx") == [one.bits for one in mixed.weight_bits]
+    assert mixed.to_dict()["weight_bits"][0]["bits"] in (4, 8)  # type: ignore[typeddict-item]
+    unlabelled = tvm_cascade.quantize(network, data={"x": learned["x"]}, output=tmp_path / "u.onnx", weight_bits=4)
+    assert [one.bits for one in unlabelled.weight_bits] == [one.bits for one in mixed.weight_bits]
+    assert "weight_bits" not in eight.to_dict()
+
+
+def test_grouped_and_float_layers_are_not_tried(data: Path, tmp_path: Path) -> None:
+    layers = Layers()
+    normal = lambda *shape: layers.constant(layers.rng.normal(0, 0.3, shape).astype("float32"))  # noqa: E731
+    depthwise = layers.node("Conv", "x", normal(3, 1, 3, 3), group=3)
+    last = layers.node("Conv", layers.node("Conv", depthwise, normal(8, 3, 1, 1)), normal(4, 8, 1, 1))
+    layers.save(tmp_path / "m.onnx", last, (1, 3, 8, 8), 4)
+    own = {"x": np.load(data)["x"]}
+    result = tvm_cascade.quantize(
+        tmp_path / "m.onnx", data=own, output=tmp_path / "q.onnx", weight_bits=4, max_drop=100, float_last=1
+    )
+    assert [(one.bits, one.reason) for one in result.weight_bits] == [
+        (8, "a grouped layer has few weights"),
+        (4, ""),
+        (8, "it stays float"),
+    ]
+
+
+def test_the_scale_of_four_bits_has_the_least_error() -> None:
+    values = np.array([0.1, -0.2, 0.3, 0.15, 1.0] * 20 + [4.0])
+    scale = float(scale_of_four_bits(values))
+
+    def error(s: float) -> float:
+        return float(np.square(np.clip(np.rint(values / s), -8, 7) * s - values).sum())
+
+    assert error(scale) <= error(4.0 / 7) and scale < 4.0 / 7
+
+
+@pytest.mark.parametrize(("bits", "says"), [(5, "--weight-bits 5: give 4 or 8"), (2, "--weight-bits")])
+def test_other_numbers_of_bits_are_refused(network: Path, data: Path, tmp_path: Path, bits: int, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        tvm_cascade.quantize(network, data=data, output=tmp_path / "q.onnx", weight_bits=bits)
 
 
 def test_layers_left_float_are_named_with_the_reason(network: Path, data: Path, tmp_path: Path) -> None:

@@ -113,6 +113,11 @@ class OnnxReference:
 
 
 def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """Return `model_function` of a file."""
+    return model_function(read_onnx(path))
+
+
+def model_function(model: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
     """Return a function from inputs to outputs by name, computed by ONNX Runtime without optimizations.
 
     Raises `ImportError` without ONNX Runtime, and ONNX Runtime's own exceptions if the model or the inputs are refused.
@@ -124,7 +129,6 @@ def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it refuses is said once, by the error
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    model = read_onnx(path)
     floats = as_floats(model)
     session = onnxruntime.InferenceSession(floats.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

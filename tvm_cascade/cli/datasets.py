@@ -87,6 +87,10 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
         metavar="P")  # fmt: skip
 @option(QuantizeRequest, "float_first", "Layers with weights that stay float, from the first on.")
 @option(QuantizeRequest, "float_last", "Layers with weights that stay float, from the last on.")
+@option(QuantizeRequest, "weight_bits", "Bits of weights, 8 or 4. With 4 (.onnx), each layer keeps 8 where the data says that "
+        "4 would cost more than --max-drop.")  # fmt: skip
+@option(QuantizeRequest, "max_drop", "Percentage points that four bits may cost of the accuracy on labelled data, else of the "
+        "agreement with the float network.", metavar="P")  # fmt: skip
 @option(
     QuantizeRequest,
     "range_",
@@ -116,6 +120,7 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
 
     
     tvm-cascade quantize net.onnx --data calibration.npz -o net_int8.onnx
+    tvm-cascade quantize net.onnx --data calibration.npz --weight-bits 4 -o net_int4.onnx
     tvm-cascade validate net_int8.onnx --data test.npz          # on samples that it was not calibrated on
     tvm-cascade plan net_int8.onnx --stored-io
     """

@@ -31,7 +31,7 @@ def quantize_model(
 ) -> QuantizeResult:
     """Quantize a model; see `tvm_cascade.quantize`."""
     started = time.perf_counter()
-    _require(model, asked.output, data)
+    _require(model, asked, data)
     progress(f"{model.stem}: reading the graph")
     interface = io_spec(load(model, shapes))
     if not any(spec.dtype == "float32" for spec in interface.inputs):
@@ -70,8 +70,11 @@ def _bytes(model: Path) -> int:
     return own + sum(path.stat().st_size for path in external_files(model))
 
 
-def _require(model: Path, output: Path, data: Data) -> None:
+def _require(model: Path, asked: QuantizeRequest, data: Data) -> None:
     """Raise if a file, a package or the data is missing, before anything is read."""
+    output = asked.output
+    if asked.weight_bits not in (4, 8):
+        raise UsageError(f"--weight-bits {asked.weight_bits}: give 4 or 8")
     if model.suffix not in _NEEDS:
         raise UsageError(
             f"quantize takes float .onnx and .pt2 files, not {model.name}; quantize a TensorFlow network as it is converted "

@@ -40,6 +40,8 @@ def quantize_torch(
     """
     if asked.calibration not in _OBSERVERS or asked.float_first or asked.float_last:
         raise UsageError("--calibration entropy or percentile, --float-first and --float-last are of .onnx files only")
+    if asked.weight_bits != 8:
+        raise UsageError("--weight-bits 4 is of .onnx files only: export the network by torch.onnx.export")
     torch, source = torch_package(), exported_program(model)
     try:
         with warnings.catch_warnings(), torch.no_grad():

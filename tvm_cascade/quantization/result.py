@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
+from tvm_cascade.quantization.mixed_bits import LayerBits
 from tvm_cascade.schema.datasets import Quantization
 from tvm_cascade.schema.filled import filled
 
@@ -32,11 +33,13 @@ class QuantizeResult:
     bytes_before: int  # of the file, with external weights
     bytes_after: int
     seconds: float  # wall time
+    weight_bits: tuple[LayerBits, ...] = ()  # of each layer with weights, with `--weight-bits 4`
 
     def to_dict(self) -> Quantization:
         """Return the JSON object of `tvm-cascade quantize --json`."""
         named = [{"tensor": name, "operator": kind, "reason": reason} for name, kind, reason in self.floats]
-        return filled(Quantization, self, float_operators=named)
+        bits = {"weight_bits": [asdict(one) for one in self.weight_bits]} if self.weight_bits else {}
+        return filled(Quantization, self, float_operators=named, **bits)
 
     def to_text(self) -> str:
         """Format the result for reading, with the next commands."""
@@ -55,6 +58,7 @@ class QuantizeResult:
                 f"quantized       {layers}",
                 f"stays float     {floats[0] if floats else 'nothing'}",
                 *(f"{'':16}{line}" for line in [*floats[1:_NAMED], *more]),
+                *_of_bits(self.weight_bits),
                 f"calibration     {self.calibration} on {self.samples} samples, {self.seconds:.1f} s",
                 "",
                 "what now:",
@@ -63,3 +67,17 @@ class QuantizeResult:
                 f"  tvm-cascade plan {self.output} --stored-io    what it needs, its inputs and outputs stored as int8",
             ]
         )
+
+
+def _of_bits(layers: Sequence[LayerBits]) -> list[str]:
+    """Format the bits of layers, one a line: signal to noise of the output with four bits there alone, and the reason."""
+    if not layers:
+        return []
+    weights, four = (sum(one.weights for one in layers if one.bits in bits) for bits in ((4, 8), (4,)))
+    width = max(len(one.layer) for one in layers)
+    lines = [f"weights         {four} of {weights} have 4 bits; by layer, with the output's noise if it alone has 4:"]
+    for one in layers:
+        noise = "       " if one.snr_db is None else f"{one.snr_db:4.0f} dB"
+        why = f"  {one.reason}" if one.reason else ""
+        lines.append(f"{'':16}{one.bits} bits  {one.layer:{width}}  {one.weights:8}  {noise}{why}".rstrip())
+    return lines

@@ -55,7 +55,26 @@ class FloatOperator(TypedDict):
     reason: Annotated[str, "Why it stays float"]
 
 
-class Quantization(TypedDict):
+class LayerBits(TypedDict):
+    """Bits of the weights of a layer."""
+
+    layer: Annotated[str, "Its name in the file"]
+    operator: Annotated[str, "Its kind"]
+    weights: Annotated[Count, "Number of its weights"]
+    bits: Annotated[Count, "8 or 4"]
+    snr_db: Annotated[
+        float | None,
+        "First output with 4 bits in this layer alone: squares of the values with 8 bits over squares of errors, in "
+        "decibels; null if not tried, or without an error",
+    ]
+    reason: Annotated[str, "Why it keeps 8 bits; empty with 4"]
+
+
+class _SometimesOfQuantization(TypedDict, total=False):
+    weight_bits: Annotated[list[LayerBits], "With --weight-bits 4: layers with weights, in the order of the file"]
+
+
+class Quantization(_SometimesOfQuantization):
     """A written quantized file, and the tensors quantized there."""
 
     model: Annotated[str, "Path of the float model"]
