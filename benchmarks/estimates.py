@@ -23,7 +23,6 @@ from tvm_cascade.pipeline import prepare
 from tvm_cascade.runs.count import counter_of
 from tvm_cascade.schedules.tuning import rates
 from tvm_cascade.schedules.tuning.counting import Task
-from tvm_cascade.schedules.tuning.plan_cost import task_instructions
 from tvm_cascade.schedules.tuning.rates import Family, Rates
 from tvm_cascade.schedules.tuning.tune import device
 from tvm_cascade.testing.estimate_cases import CHECKED, SHAPES, layers, operators
@@ -33,6 +32,7 @@ from tvm_cascade.testing.estimated_kernels import (
     best_rate,
     estimated_kernels,
     is_far,
+    task_instructions,
     tolerance,
 )
 

@@ -54,19 +54,14 @@ def search_main(mod: tvm.IRModule, cost: Cost) -> Substituted:
     return substitute(mod, cost, exact_rules(mod), _OPTIONS, functions=lambda name: name == MAIN)
 
 
-def rewrite_for_latency(
-    mod: tvm.IRModule,
-    target: str = "llvm",
-    device: str | None = None,
-    arena: Callable[[tvm.IRModule], int] | None = None,
-) -> Rewritten:
-    """Search an equivalent network with lower latency, as predicted by the analytic cost model of `device`.
+def rewrite_for_latency(mod: tvm.IRModule, arena: Callable[[tvm.IRModule], int] | None = None) -> Rewritten:
+    """Search an equivalent network with lower latency, as predicted by the analytic cost model of a CPU.
 
     `arena`, if given, returns a module's planned arena bytes; a rewrite that enlarges the arena is then refused.
     """
     from tvm_cascade.cost import AnalyticCost, find_device  # plans of less memory price no latency
 
-    serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
+    serial = Latency("latency", TVM, model=AnalyticCost(find_device(None, "llvm")))
     if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
         return unchanged(mod, 0.0, "ms", "the module has no function main")
     done = search_main(mod, serial)

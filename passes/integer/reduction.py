@@ -34,7 +34,7 @@ def lower_reduce(task: Task) -> Value:
     if not task.output.same_as(x) and task.real:
         own = in_scale_of(task, x)
         return from_own_scale(task, own.output, _reduced(own, x))
-    return _reduced(task, _comparable(task, 0))
+    return _reduced(task, _comparable(task))
 
 
 def _reduced(task: Task, x: Quantized) -> Value:
@@ -176,11 +176,11 @@ class IntegerMean:
         return te.compute(made, lambda *i: tirx.truncdiv(acc[i], count).astype("int32"), name="mean")
 
 
-def _comparable(task: Task, index: int) -> Quantized:
-    """Return operand `index`; raises `NotLowered` unless it has the output's quantization, which makes stored values
+def _comparable(task: Task) -> Quantized:
+    """Return the operand; raises `NotLowered` unless it has the output's quantization, which makes stored values
     comparable.
     """
-    x = task.operator.quantized(index)
+    x = task.operator.quantized(0)
     if not task.output.same_as(x):
         raise NotLowered("operands and output of unequal scales")
     return x

@@ -21,8 +21,6 @@ from tvm_cascade.cores.cortex_m4 import STEPS as CORTEX_M4
 from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
-from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, read, taken
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
 from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
@@ -88,25 +86,6 @@ def with_fetches(plan: Plan, kernels: Sequence[tuple[Work, float]]) -> list[Work
 def fetching(position: int) -> float:
     """Return the instructions that fetch a step for the operator running at `position` in the segment."""
     return _FETCH + _COMPARE * position
-
-
-def task_instructions(task: Task, target: KernelTarget) -> float:
-    """Count the instructions of a kernel's calls in an inference, without a rate: the quantity `runs.count` counts for
-    the task.
-    """
-    function = Function(Counter.of(target), task.kernel.func)
-
-    def value(p: Param, y: int) -> int | None:
-        if p.role is Role.Y:
-            return y
-        if p.role is Role.SLOTS:
-            return task.inputs[p.index].rows
-        feed = task.inputs[p.index] if p.role is Role.SLOT else None
-        return None if feed is None else (y * feed.stride - feed.padding) % max(feed.rows, 1)
-
-    params = task.kernel.params
-    each = 6.0 + len(params)  # of the loop around the call
-    return sum(function.count([value(p, y) for p in params]) + each for y in range(task.calls))
 
 
 def _flash(driver: Driver) -> Callable[[Any, int], int | None]:

@@ -306,13 +306,13 @@ def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], thr
     return dag
 
 
-def _sweep(worker: _Worker, dag: Dag, size: int, rounds: int = 3) -> Dag:
+def _sweep(worker: _Worker, dag: Dag, size: int) -> Dag:
     """Search half-overlapping windows of `size` operators until a round changes nothing; small windows raise alpha."""
     whole = worker.options
     slack = (whole.alpha - 1) * max(1.0, whole.threshold / size)
     worker.options = changed(whole, alpha=1 + slack)
     worker.known = {}
-    for _ in range(rounds):
+    for _ in range(3):
         before = dag
         low = 0
         while low < len(dag.nodes) and not monitor().over():

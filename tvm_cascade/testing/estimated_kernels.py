@@ -12,8 +12,9 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.passes.choose_variants import candidates_of
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.tuning.counting import Task
-from tvm_cascade.schedules.tuning.plan_cost import task_instructions
+from tvm_cascade.schedules.tuning.instructions import Counter, Function
 from tvm_cascade.schedules.tuning.rates import Family, shipped
 
 WITHIN = 0.25  # of what is counted,
@@ -84,3 +85,22 @@ def estimated_kernels(
             if (family.keys[0], estimate) not in seen:
                 seen.add((family.keys[0], estimate))
                 yield EstimatedKernel(f"{name} {op.index}: {family.keys[0]}", estimate, candidate.task)
+
+
+def task_instructions(task: Task, target: KernelTarget) -> float:
+    """Count the instructions of a kernel's calls in an inference, without a rate: the quantity `runs.count` counts for
+    the task.
+    """
+    function = Function(Counter.of(target), task.kernel.func)
+
+    def value(p: Param, y: int) -> int | None:
+        if p.role is Role.Y:
+            return y
+        if p.role is Role.SLOTS:
+            return task.inputs[p.index].rows
+        feed = task.inputs[p.index] if p.role is Role.SLOT else None
+        return None if feed is None else (y * feed.stride - feed.padding) % max(feed.rows, 1)
+
+    params = task.kernel.params
+    each = 6.0 + len(params)  # of the loop around the call
+    return sum(function.count([value(p, y) for p in params]) + each for y in range(task.calls))
