@@ -57,7 +57,7 @@ class PlannedBody:
 
 @dataclass(frozen=True)
 class ScanKernel(RowKernel):
-    """The kernel of a scan: those of its body, with all of their constants."""
+    """A scan's kernel: its body's kernels, with all their constants."""
 
     body: PlannedBody | None = None
 
@@ -108,7 +108,7 @@ def planned_body(
 
 
 def scan_kernel(body: PlannedBody, generic: RowKernel) -> ScanKernel:
-    """Return the kernel of a scan; `generic` computes all of it in one function."""
+    """Return a scan's kernel; `generic` computes everything in one function."""
     constants = tuple(c for v in (*_variants(body.kernels), *_initial(body)) for c in v.constants)
     return ScanKernel(generic.code, constants, max(body.peak, 1), (), True, None, "scan", True, 1, body)
 
@@ -223,7 +223,7 @@ class _Writer:
         self.calls = Calls(plan, functions, constants, memory, calls.macs, calls.row_table)
 
     def _distributed(self) -> tuple[list[list[Any]], list[list[Sequence[int]]]]:
-        """Return the functions and the places of constants of the operator by operator of the body."""
+        """Return the body's functions and constant places, by operator."""
         own = self.caller.calls.constants[self.caller.op.index]
         kernels = self.body.kernels
         variants = iter(zip(self.caller.functions, own, strict=False))

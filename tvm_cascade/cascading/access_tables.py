@@ -42,7 +42,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of an operator, or of a streamed input's source."""
+    """The steps an operator, or a streamed input's source, takes."""
 
     count: int
     made: tuple[Units, ...]  # of each output, in units of its root; length count + 1
@@ -334,7 +334,7 @@ class AccessTables:
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
     def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
-        """Make the table for input i of `op`, read whole in each of `count` steps."""
+        """Make the table for input i into `op`, read whole in each of `count` steps."""
         root = self.roots[op.inputs[i]].tensor
         every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)

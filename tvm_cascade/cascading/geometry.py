@@ -65,7 +65,7 @@ def reads_rows(graph: Graph, op: Op, k: int) -> bool:
 
 
 def has_pixels(t: Tensor) -> bool:
-    """Test whether each row of a tensor, and each pixel of a row, is one contiguous range of bytes."""
+    """Test whether each row in a tensor, and each pixel in a row, is a contiguous byte range."""
     return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
 
 

@@ -53,7 +53,7 @@ class RingBounds:
         return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
 
     def _strip(self, tensor: int, ring: int, kept: bool) -> int:
-        """Compute `in_stripes` for one tensor, with a ring of `ring` bytes in steps of rows."""
+        """Compute `in_stripes` for one tensor, with `ring` bytes in its ring and row steps."""
         tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
         writers = tables.writers(tensor) if ring else ()
         if not writers or writers[0] < 0 or columns == 1:

@@ -120,7 +120,7 @@ def _edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield pairs of successive readers of the same tensor, largest tensors first."""
+    """Yield pairs of successive readers for each tensor, largest tensors first."""
     for t in sorted(graph.tensors, key=lambda t: (-t.bytes, t.index)):
         readers = [c for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
         yield from pairwise(readers)

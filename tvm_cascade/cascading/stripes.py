@@ -37,7 +37,7 @@ _MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 @dataclass(frozen=True, slots=True)
 class Stripes:
-    """A segment in stripes of one width, with one choice of halo tensors."""
+    """A striped segment, with a stripe width and a choice of halo tensors."""
 
     ranges: tuple[dict[int, Range], ...]  # by stripe: for each operator the columns that it computes (or sums up)
     widths: dict[int, int]  # by inner tensor: columns in a row of its ring
@@ -88,7 +88,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Striped:
-    """Costs of a segment in stripes, for a stripe width and number of halo tensors."""
+    """Costs for a striped segment, by stripe width and number of halo tensors."""
 
     interleaving: Interleaving
     bytes: int  # live bytes, every block rounded up to the alignment

@@ -100,7 +100,7 @@ def filters(asked: FrontEndRequest) -> Filters:
 
 
 def transform(asked: FrontEndRequest) -> Transform:
-    """Plan the transform's stages of four and of two."""
+    """Plan the transform's radix-4 and radix-2 stages."""
     count, factors = points(asked) // 2, list[int]()
     left = count
     while left > 1:

@@ -52,7 +52,7 @@ def emit_header(c: CInterface, note: str) -> str:
 
 
 def _memory_sizes(c: CInterface) -> list[str]:
-    """Write macros with the bytes of all memories together, and of each named memory."""
+    """Write macros with the bytes in all memories together, and in each named memory."""
     sizes = [("ARENA", max(c.interface.arena_bytes, 1), sum(m.shared_bytes for m in c.memories))]
     sizes += [(m.label.upper(), m.bytes, m.shared_bytes) for m in c.interface.memories]
     whole = [f"#define {c.upper}_{label}_SIZE {size}" for label, size, _ in sizes]

@@ -121,7 +121,7 @@ def _readme_values(image: Image, board: Board) -> dict[str, str]:
 
 
 def _in_file(network: Network) -> tuple[str, ...]:
-    """Return the name of the network's file of weights, if it has one."""
+    """Return the name of the network's weights file, if present."""
     stored = network.interface.weights
     return (stored.file,) if stored is not None and stored.in_file else ()
 

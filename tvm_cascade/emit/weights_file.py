@@ -58,7 +58,7 @@ def identity(code: str, tables: bytes, items: Sequence[FlashItem]) -> str:
 
 
 def weights_file(data: bytes, network: str) -> bytes:
-    """Return the content of a file of weights for the network with an `identity`."""
+    """Return a weights file's content for the network with an `identity`."""
     head = (_MAGIC, _VERSION, HEADER_BYTES, ALIGN, len(data), bytes.fromhex(network), zlib.crc32(data))
     return _HEADER.pack(*head) + data
 

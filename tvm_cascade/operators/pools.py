@@ -32,7 +32,7 @@ def _windows(read: Types, made: Types, attrs: Attributes) -> tuple[Window, Windo
 
 
 def _taps(attrs: Attributes, x: Array) -> tuple[Array, Array]:
-    """Return the windows of `x` (NCHW) with taps last, and a mask of real taps."""
+    """Return the windows over `x` (NCHW) with taps last, and a mask for real taps."""
     nchw = x if attrs["layout"] == "NCHW" else np.transpose(x, (0, 3, 1, 2))
     (kh, kw), (sh, sw), (top, left, bottom, right) = attrs["kernel"], attrs["strides"], attrs["padding"]
     more = (sh - 1, sw - 1) if attrs["ceil"] else (0, 0)

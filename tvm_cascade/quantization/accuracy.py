@@ -1,4 +1,4 @@
-"""Accuracy of a float file and of its quantized file, by the frameworks that the files are of."""
+"""Measure a float file's accuracy and its quantized file's, by each file's own framework."""
 
 from __future__ import annotations
 

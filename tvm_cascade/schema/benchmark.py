@@ -30,7 +30,7 @@ class _SometimesOfBenchmark(TypedDict, total=False):
 
 
 class Benchmark(_SometimesOfBenchmark):
-    """Times or instructions of runs of an emitted program."""
+    """Times or instructions of an emitted program's runs."""
 
     folder: Annotated[str, "The folder"]
     where: Annotated[str, "Where it ran: a board, 'host', or TVM's target of a folder of stages"]

@@ -150,7 +150,7 @@ class Placed(_SometimesOfBlock):
 
 
 class Block(Placed):
-    """A block of the arena, or of a memory."""
+    """A block in the arena, or in a memory."""
 
     kind: Annotated[
         str,

@@ -36,7 +36,7 @@ class _SometimesOfRun(TypedDict, total=False):
 
 
 class Run(_SometimesOfRun):
-    """Measurements of an inference, and the comparison of outputs."""
+    """Measurements during an inference, and the output comparison."""
 
     board: Annotated[str, "Where it ran: a board, a port or 'host'"]
     arena_bytes: Annotated[Bytes, "The arena"]

@@ -8,7 +8,7 @@ from tvm_cascade.schema.units import Bytes, Ratio, Unit
 
 
 class FlashRemedy(TypedDict):
-    """An option that takes bytes out of the flash of an image."""
+    """An option that reduces an image's flash."""
 
     option: Annotated[str, "With its value, such as '--weights file'"]
     saved_bytes: Annotated[Bytes, "Of flash, estimated where they are code"]

@@ -90,7 +90,7 @@ def _array(spec: TensorSpec) -> str:
 
 
 def _row(spec: TensorSpec) -> int:
-    """Count the elements of a row of a streamed input."""
+    """Count the elements in a streamed input's row."""
     return prod(spec.row_shape) // spec.row_shape[spec.stream_axis or 0]
 
 

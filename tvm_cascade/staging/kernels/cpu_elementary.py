@@ -416,7 +416,7 @@ def _double(value: float) -> Value:
 
 
 def _bits_64(x: Value) -> Value:
-    """Return the bits of `x + _ROUND_64`, of which the lowest are those of the nearest integer."""
+    """Return the bits of `x + _ROUND_64`; the lowest bits equal the nearest integer's."""
     return tirx.reinterpret("int64", x + _double(_ROUND_64))
 
 
@@ -433,7 +433,7 @@ def _sum(values: Sequence[Value]) -> Value:
 
 
 def _modulo_4(p: Value) -> Value:
-    """Return what is left of p without the nearest multiple of 4; of 2**53 and more 0."""
+    """Return p minus its nearest multiple of 4; 0 from 2**53 on."""
     n = tirx.reinterpret("float64", _bits_64(p * _double(0.25))) - _double(_ROUND_64)
     return tirx.Select(_absolute(p) < _double(2.0**53), p - n * _double(4.0), _double(0.0))
 

@@ -88,7 +88,7 @@ def _axis(net: StageGraph, op: Op) -> int:
 
 
 def _contiguous(net: StageGraph, op: Op) -> bool:
-    """Test whether an operator is a concat of distinct, contiguous parts of the result."""
+    """Test whether an operator is a concat with distinct, contiguous parts in the result."""
     if not _is_concat(net, op):
         return False
     out, tensors = net.graph.tensors[op.outputs[0]], net.graph.tensors

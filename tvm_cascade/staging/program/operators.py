@@ -175,7 +175,7 @@ def _updated(data: Any, updates: Any, places: Any, axis: int) -> Any:
 
 
 def _collected(indices: Any, updates: Any, shape: Sequence[int], axis: int, reduction: str) -> Any:
-    """Compute the sum or product of updates for each element of `shape`."""
+    """Compute the sum or product over updates for each element in `shape`."""
     j = te.reduce_axis((0, indices.shape[axis]), "j")
     unit = tirx.const(1 if reduction == "mul" else 0, updates.dtype)
     reduced = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
