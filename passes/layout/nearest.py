@@ -59,6 +59,8 @@ def _places(extent: int, size: int, scale: Any, mode: str, number: Callable[[Any
     at, by, half = [number(i) for i in range(size)], number(scale), number(1) / 2
     if mode == "half_pixel_symmetric":
         centre = half * extent * (1 - number(size) / (by * extent))
+        if number is np.float32:  # ONNX Runtime adds halves of 64 bits here
+            return [number(float(centre) + (float(i) + 0.5) / float(by) - 0.5) for i in at]
         return [centre + (i + half) / by - half for i in at]
     if mode == "align_corners":
         return [i * (extent - 1) / max(size - 1, 1) for i in at]

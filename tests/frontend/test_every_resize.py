@@ -33,7 +33,7 @@ def _forms(opset: int) -> list[dict[str, Any]]:
     old = ("tf_half_pixel_for_nn",) if opset == 11 else ()
     coordinates = (*_COORDINATES, *old, *(("half_pixel_symmetric",) if opset >= 19 else ()))
     forms = [{"mode": "nearest", "coordinate_transformation_mode": c, "nearest_mode": r}
-             for c, r in product((*_COORDINATES, *old), _ROUNDINGS)]  # fmt: skip
+             for c, r in product(coordinates, _ROUNDINGS)]  # fmt: skip
     return forms + [{"mode": mode, "coordinate_transformation_mode": c}
                     for mode, c in product(("linear", "cubic"), coordinates) if c != "align_corners"]  # fmt: skip
 

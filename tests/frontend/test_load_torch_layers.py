@@ -100,6 +100,29 @@ def test_aligned_corners_are_those_of_the_size(tmp_path: Path, mode: str) -> Non
     )
 
 
+_NORMS: dict[str, Callable[[Any], Any]] = {
+    "of all": lambda x: torch.linalg.norm(x, keepdim=True),
+    "of a vector": lambda x: torch.linalg.vector_norm(x, 3, keepdim=True),
+    "old name": lambda x: torch.norm(x, keepdim=True),
+    "of matrices": lambda x: torch.linalg.norm(x, "fro", keepdim=True),
+    "of rows": lambda x: torch.linalg.norm(x, dim=1, keepdim=True),
+    "without axes": lambda x: torch.linalg.norm(x),
+}
+
+
+@pytest.mark.parametrize("name", _NORMS)
+def test_norms_keep_their_axes(tmp_path: Path, name: str) -> None:
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return _NORMS[name](x)
+
+    x = torch.rand((3, 4), generator=torch.Generator().manual_seed(1))
+    torch.export.save(torch.export.export(Network(), (x,)), tmp_path / "n.pt2")
+    made, wanted = Compiled(load(tmp_path / "n.pt2"))(x.numpy())[0], Network()(x).numpy()
+    assert made.shape == wanted.shape
+    np.testing.assert_allclose(made, wanted, rtol=1e-5)
+
+
 def _held(**constants: Any) -> dict[str, Any]:
     return {name: torch.nn.Buffer(torch.tensor(value)) for name, value in constants.items()}
 

@@ -92,6 +92,10 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
         ),
         aten.logcumsumexp.default: _Rule(always, logarithms_of_sums),
         aten.log_sigmoid_forward.default: _Rule(always, lambda x: (logarithm_of_sigmoid(x), x)),
+        **{
+            operator: _Rule(_keeps_all, _norm)
+            for operator in (aten.linalg_norm.default, aten.linalg_vector_norm.default)
+        },
         aten.log_sigmoid.default: _Rule(always, logarithm_of_sigmoid),
         aten.logaddexp.default: _Rule(always, logarithm_of_sum),
         aten.logaddexp2.default: _Rule(always, lambda a, b: logarithm_of_sum(a, b, 2.0)),
@@ -134,6 +138,20 @@ def _is_wider(node: Any) -> bool:
     """Return True if a scatter takes only a part of its source: ONNX takes all."""
     index, source = (node.args[k].meta["val"].shape for k in (2, 3))
     return tuple(index) != tuple(source)
+
+
+def _keeps_all(node: Any) -> bool:
+    """Return True for a norm of vectors over all axes that keeps them: the exporter loses the axes."""
+    of_matrices = "vector" not in str(node.target) and argument_of(node, "ord") is not None
+    return bool(argument_of(node, "keepdim")) and not argument_of(node, "dim") and not of_matrices
+
+
+def _norm(x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Compute a norm over all axes with the axes spelled out; others are left as they are."""
+    if dim or not keepdim:
+        return NotImplemented
+    vector_norm = torch_package().ops.aten.linalg_vector_norm.default
+    return vector_norm(x, 2 if ord is None else ord, list(range(x.ndim)), keepdim, dtype=dtype)
 
 
 def _is_cropped(node: Any) -> bool:
