@@ -38,6 +38,7 @@ def main() -> None:
             ["arena.py", "--minimalloc", str(models.parent / "cases" / "minimalloc")],
             ["arena.py", "--models", str(models)],
             ["memories.py", "--data", str(models.parent)],
+            ["time_series.py"],
             ["serenity_traffic.py", "--data", str(models.parent)],
             ["speed.py", "--models", str(models), "--cases", str(models.parent / "cases" / "minimalloc")],
             *commands,
