@@ -24,6 +24,7 @@ from tvm_cascade.cascading.channel_search import plan_in_groups
 from tvm_cascade.cascading.layerwise import smaller
 from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.state_areas import states_at_one_end
+from tvm_cascade.cascading.streamed import with_inputs_by_rows
 from tvm_cascade.cascading.whole_inputs import whole_inputs
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
@@ -147,7 +148,10 @@ def _plan_network(
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
         integers, prepared = once.prepared(mod, kernels)
         progress(f"planning {len(prepared.graph.ops)} operators")
-        found = plan_lowered(Network(integers, prepared, options, kernels))
+        graph = prepared.graph
+        whole = all(graph.tensors[t].rows == 1 for t in graph.inputs) and not with_inputs_by_rows(graph)[1]
+        asked = replace(options, stream_input=options.stream_input and not whole)  # of no use, and larger
+        found = plan_lowered(Network(integers, prepared, asked, kernels))
         if found.reason:
             progress(found.reason)
         return found

@@ -116,3 +116,17 @@ def test_an_input_that_stays_whole_is_said_with_the_reason(build: Callable[..., 
         notes = [line for line in lines if line.startswith("stream_input has no effect on x: ")]
         assert len(notes) == (1 if said and request.stream_input else 0)
         assert all(said is not None and said in note for note in notes)
+
+
+def test_a_signal_of_one_row_is_planned_as_without_stream_input() -> None:
+    """Its source would deliver it whole, and nothing could overwrite it."""
+    lines: list[str] = []
+    net = Net("int8", seed=1)
+    x = net.input((1, 1, 64, 6), "x")
+    mod = net.finish(net.conv(net.conv(x, 8, kernel=(1, 3)), 8, kernel=(1, 3)))
+    streamed = plan_network(mod, PlanRequest(stream_input=True), progress=lines.append).plan
+    assert any(
+        line.startswith("stream_input has no effect on ") and line.endswith(": it has one row") for line in lines
+    )
+    assert streamed.peak == plan_network(mod, PlanRequest()).plan.peak
+    assert not any(segment.streamed for segment in streamed.segments)

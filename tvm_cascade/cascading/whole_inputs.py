@@ -23,6 +23,8 @@ def whole_inputs(plan: Plan) -> Iterator[str]:
             why = f"{whole[0]} reads it whole"
         elif t in graph.outputs:
             why = "it is an output too"
+        elif tensor.rows == 1:
+            why = "it has one row"
         else:
             why = "all its rows are needed at once"
         yield f"stream_input has no effect on {tensor.name}: {why}"
