@@ -57,7 +57,7 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     import numpy as np
     import onnx
     import onnxruntime
-    from cpu_networks import NETWORKS
+    from cpu_networks import NETWORKS, inputs_of
 
     from tvm_cascade import frontend
     from tvm_cascade.cost import AnalyticCost, find_device
@@ -66,14 +66,15 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     from tvm_cascade.parallel.units import unit_graph
     from tvm_cascade.runtime import Session, compile_stages
     from tvm_cascade.runtime.bench import LocalBench
-    from tvm_cascade.staging.program.graph import stage_graph
+    from tvm_cascade.staging.program.network import stage_network
     from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
-        onnx.save(NETWORKS[name](), path)
+        model = NETWORKS[name]()
+        onnx.save(model, path)
         nodes = _nodes(path) if threads == 1 else {}
-        net = stage_graph(frontend.load(path))
+        net = stage_network(frontend.load(path), "llvm")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         rival = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -82,16 +83,15 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     found = {v: schedule(net.graph, cost, Options(variant=v)).schedule for v in variants}
     built = {v: compile_stages(lower_stages(net, units, s, LowerOptions(workers=threads))) for v, s in found.items()}
     ours = {v: Session(b) for v, b in built.items()}
-    (given,) = rival.get_inputs()
-    data = np.random.default_rng(0).standard_normal(given.shape).astype("float32")
+    data = inputs_of(model)
     programs = [program_of(net, b) for b in built.values()]
     kept = variants[judge(LocalBench(threads), programs).best] if threads > 1 else "sequential"
     runs = {
-        "sequence": lambda: ours["sequential"].run(data),
-        "onnxruntime": lambda: rival.run(None, {given.name: data}),
+        "sequence": lambda: ours["sequential"].run(*data.values()),
+        "onnxruntime": lambda: rival.run(None, data),
     }
     if threads > 1:
-        runs["ios"] = lambda: ours[kept].run(data)
+        runs["ios"] = lambda: ours[kept].run(*data.values())
     expected = runs["onnxruntime"]()[0]
     error = max(
         float(np.abs(np.asarray(run()[0]).reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())

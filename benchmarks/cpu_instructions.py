@@ -50,11 +50,11 @@ def measure(name: str, folder: Path, profile: bool) -> dict[str, Any]:
     """Return the millions of instructions of both, and the largest difference of a result to the largest result."""
     import numpy as np
     import onnx
-    from cpu_networks import NETWORKS
+    from cpu_networks import NETWORKS, inputs_of
 
-    onnx.save(NETWORKS[name](), folder / "model.onnx")
-    shape = [d.dim_value for d in onnx.load(folder / "model.onnx").graph.input[0].type.tensor_type.shape.dim]
-    np.save(folder / "input.npy", np.random.default_rng(0).standard_normal(shape).astype("float32"))
+    model = NETWORKS[name]()
+    onnx.save(model, folder / "model.onnx")
+    np.savez(folder / "inputs.npz", **inputs_of(model))
     build(folder)
     (folder / "counter.c").write_text(_COUNTER)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "counter.so", folder / "counter.c"], check=True)
@@ -68,7 +68,7 @@ def measure(name: str, folder: Path, profile: bool) -> dict[str, Any]:
         if profile:
             print(_functions(counted))
     wanted = results["onnxruntime"]
-    error = float(np.abs(results["ours"].reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
+    error = float(np.abs(results["ours"] - wanted).max() / np.abs(wanted).max())
     millions = {who: round(count / 1e6, 2) for who, count in counts.items()}
     return {"network": name, **millions, "ratio": round(counts["ours"] / counts["onnxruntime"], 3), "error": error}
 
@@ -81,10 +81,10 @@ def build(folder: Path) -> None:
     from tvm_cascade.parallel.units import unit_graph
     from tvm_cascade.runtime import compile_stages
     from tvm_cascade.staging.kernels.processors import processor
-    from tvm_cascade.staging.program.graph import stage_graph
+    from tvm_cascade.staging.program.network import stage_network
     from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 
-    net = stage_graph(frontend.load(folder / "model.onnx"))
+    net = stage_network(frontend.load(folder / "model.onnx"), "llvm")
     cost = AnalyticCost(find_device("cpu", "llvm", 1))
     found = schedule(net.graph, cost, Options(variant="sequential")).schedule
     staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1, target=_TARGET))
@@ -97,7 +97,7 @@ def run(who: str, folder: Path) -> None:
 
     import numpy as np
 
-    data = np.load(folder / "input.npy")
+    data = dict(np.load(folder / "inputs.npz"))
     infer = (_ours if who == "ours" else _onnxruntime)(folder, data)
     counter = ctypes.CDLL(str(folder / "counter.so"))
     for _ in range(_WARM_UP):
@@ -105,7 +105,9 @@ def run(who: str, folder: Path) -> None:
     counter.count()
     result = infer()
     counter.end()
-    np.save(folder / f"{who}.npy", result.numpy() if hasattr(result, "numpy") else result[0])
+    results = [result] if hasattr(result, "numpy") else result
+    values = [value.numpy() if hasattr(value, "numpy") else value for value in results]
+    np.save(folder / f"{who}.npy", np.concatenate([value.reshape(-1) for value in values]))
 
 
 def _ours(folder: Path, data: Any) -> Callable[[], Any]:
@@ -113,8 +115,8 @@ def _ours(folder: Path, data: Any) -> Callable[[], Any]:
     from tvm import relax
 
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / "ours.so")), tvm.cpu())
-    given, function = tvm.runtime.tensor(data), machine["main"]
-    return lambda: function(given)
+    given, function = [tvm.runtime.tensor(value) for value in data.values()], machine["main"]
+    return lambda: function(*given)
 
 
 def _onnxruntime(folder: Path, data: Any) -> Callable[[], Any]:
@@ -123,8 +125,7 @@ def _onnxruntime(folder: Path, data: Any) -> Callable[[], Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda: session.run(None, {name: data})
+    return lambda: session.run(None, data)
 
 
 def _total(path: Path) -> int:

@@ -2,7 +2,8 @@
 
 Of several branches: GoogLeNet (Szegedy et al., 2015), Inception V3 (2016), SqueezeNet 1.1 (Iandola et al., 2016), ShuffleNet
 V2 1.0x (Ma et al., 2018). Others: MobileNetV2 (Sandler et al., 2018), MobileNetV3 Small (Howard et al., 2019), EfficientNet B0
-(Tan and Le, 2019), BERT (Devlin et al., 2019) and ViT (Dosovitskiy et al., 2021), both of few layers.
+(Tan and Le, 2019), BERT (Devlin et al., 2019) and ViT (Dosovitskiy et al., 2021), both of few layers, Whisper's tiny encoder
+(Radford et al., 2023) and a decoder block of Llama (Touvron et al., 2023), which makes one step with a cache.
 """
 
 from __future__ import annotations
@@ -24,18 +25,25 @@ class Writer:
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
         self._channels = {"input": wide}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of further inputs
 
-    def model(self, size: int | tuple[int, ...], output: str) -> onnx.ModelProto:
-        """Return the model of an input `[1][3][size][size]`, or of the shape `size`."""
+    def model(self, size: int | tuple[int, ...], *outputs: str) -> onnx.ModelProto:
+        """Return the model of an input `[1][3][size][size]`, or of the shape `size`, and of the further inputs."""
         value = helper.make_tensor_value_info
-        shape = (1, 3, size, size) if isinstance(size, int) else size
+        shapes = {"input": (1, 3, size, size) if isinstance(size, int) else size, **self._shapes}
         graph = helper.make_graph(
             self._nodes, "network",
-            [value("input", TensorProto.FLOAT, shape)], [value(output, TensorProto.FLOAT, None)],
+            [value(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+            [value(name, TensorProto.FLOAT, None) for name in outputs],
             self._weights,
         )  # fmt: skip
         opset = [helper.make_opsetid("", 17)]
         return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opset, ir_version=8))
+
+    def input(self, name: str, *shape: int) -> str:
+        """Add an input beside `input`."""
+        self._shapes[name], self._channels[name] = shape, shape[-1]
+        return name
 
     def conv(
         self, x: str, channels: int, window: int | tuple[int, int] = 1, stride: int = 1, padding: int | tuple[int, int] = 0,
@@ -129,6 +137,11 @@ class Writer:
         scale = self.conv(inner(self.conv(self.mean(x), squeezed, relu=False)), self._channels[x], relu=False)
         return self.apply("Mul", x, gate(scale))
 
+    def product(self, x: str, columns: int) -> str:
+        """Emit a dense layer of tokens, without bias."""
+        weights = self._random.standard_normal((self._channels[x], columns)) * self._channels[x] ** -0.5
+        return self._emit("MatMul", [x, self._constant(weights.astype("float32"))], columns)
+
     def linear(self, x: str, columns: int) -> str:
         """Emit a dense layer of tokens, with bias."""
         weights = self._random.standard_normal((self._channels[x], columns)) * self._channels[x] ** -0.5
@@ -165,6 +178,59 @@ class Writer:
             "Transpose", self.apply("MatMul", self.apply("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3]
         )
         return self.linear(self.apply("Reshape", mixed, self._constant(np.array([1, tokens, wide]))), wide)
+
+    def conv1d(self, x: str, channels: int, stride: int) -> str:
+        """Emit a convolution along time of three taps with bias."""
+        weights = self._random.standard_normal((channels, self._channels[x], 3)) * (3 * self._channels[x]) ** -0.5
+        args = [x, self._constant(weights.astype("float32")), self._constant(np.full(channels, 0.01, "float32"))]
+        return self._emit("Conv", args, channels, strides=[stride], pads=[1, 1])
+
+    def rms_norm(self, x: str) -> str:
+        """Emit a root-mean-square normalization of each token."""
+        mean = self.apply("ReduceMean", self.apply("Mul", x, x), axes=[-1], keepdims=1)
+        root = self.apply("Reciprocal", self.apply("Sqrt", self.apply("Add", mean, self._number(1e-6))))
+        return self.apply("Mul", self.apply("Mul", x, root), self._constant(np.full(self._channels[x], 1.1, "float32")))
+
+    def cached(self, past: str, x: str) -> str:
+        """Emit a cache with the entries of this step behind it."""
+        return self.apply("Concat", past, x, axis=2)
+
+    def head(self, x: str, count: int, depth: int) -> str:
+        """Emit the only token of a layer as heads `[1][count][1][depth]`."""
+        y = self._emit("Reshape", [x, self._constant(np.array([1, 1, count, depth]))], depth)
+        return self.apply("Transpose", y, perm=[0, 2, 1, 3])
+
+    def rotated(self, x: str, cos: str, sin: str) -> str:
+        """Emit a rotary embedding of halves of heads, as PyTorch exports it."""
+        half, axis = self._channels[x] // 2, self._constant(np.array([3]))
+        low, high = (
+            self.apply("Slice", x, *(self._constant(np.array([v])) for v in (at, at + half)), axis) for at in (0, half)
+        )
+        turned = self._emit("Concat", [self.apply("Neg", high), low], 2 * half, axis=-1)
+        return self.apply("Add", self.apply("Mul", x, cos), self.apply("Mul", turned, sin))
+
+    def repeated(self, x: str, times: int, shape: Sequence[int]) -> str:
+        """Emit each head of a cache of this shape some times."""
+        one, heads, length, depth = shape
+        y = self.apply("Unsqueeze", x, self._constant(np.array([2])))
+        y = self.apply("Expand", y, self._constant(np.array([one, heads, times, length, depth])))
+        return self.apply("Reshape", y, self._constant(np.array([one, heads * times, length, depth])))
+
+    def attended(self, q: str, k: str, v: str) -> str:
+        """Emit the attention of one token's heads over caches `[1][heads][length][depth]`."""
+        scores = self.apply("MatMul", q, self.apply("Transpose", k, perm=[0, 1, 3, 2]))
+        weights = self.apply("Softmax", self.apply("Mul", scores, self._number(self._channels[k] ** -0.5)), axis=-1)
+        y = self.apply("Transpose", self._emit("MatMul", [weights, v], self._channels[v]), perm=[0, 2, 1, 3])
+        return y
+
+    def joined(self, x: str, wide: int) -> str:
+        """Emit the heads of one token as a token."""
+        return self._emit("Reshape", [x, self._constant(np.array([1, 1, wide]))], wide)
+
+    def positioned(self, x: str, tokens: int) -> str:
+        """Emit tokens with embeddings of their positions."""
+        table = self._random.standard_normal((1, tokens, self._channels[x])).astype("float32")
+        return self.apply("Add", x, self._constant(table))
 
     def tokens(self, x: str, pixels: int) -> str:
         """Emit a map of so many pixels as tokens behind one of the class, with embeddings of their positions."""
@@ -350,6 +416,33 @@ def vit_tiny() -> onnx.ModelProto:
     return w.model(224, w.linear(w.norm(x), 1000))
 
 
+def whisper_tiny_encoder() -> onnx.ModelProto:
+    """Build Whisper's tiny encoder: 80 mel bands of 3000 frames, 1500 tokens, 384 wide, 6 heads, four layers."""
+    w = Writer(wide=80)
+    x = w.gelu(w.conv1d(w.gelu(w.conv1d("input", 384, 1)), 384, 2))
+    x = w.positioned(w.apply("Transpose", x, perm=[0, 2, 1]), 1500)
+    for _ in range(4):
+        x = w.apply("Add", x, w.attention(w.norm(x), 1500, 6))
+        x = w.apply("Add", x, w.feed_forward(w.norm(x), 1536))
+    return w.model((1, 80, 3000), w.norm(x))
+
+
+def llama_block() -> onnx.ModelProto:
+    """Build a decoder block of Llama that makes one step: 512 wide, 8 heads of 64 in two groups, 1408 hidden, 127 tokens cached."""
+    w, past, (heads, groups, depth) = Writer(wide=512), 127, (8, 2, 64)
+    keys, values = (w.input(name, 1, groups, past, depth) for name in ("past_keys", "past_values"))
+    cos, sin = (w.input(name, 1, 1, 1, depth) for name in ("cos", "sin"))
+    x = w.rms_norm("input")
+    q, k, v = (w.head(w.product(x, n * depth), n, depth) for n in (heads, groups, groups))
+    keys, values = w.cached(keys, w.rotated(k, cos, sin)), w.cached(values, v)
+    shape = (1, groups, past + 1, depth)
+    mixed = w.attended(w.rotated(q, cos, sin), *(w.repeated(c, heads // groups, shape) for c in (keys, values)))
+    y = w.apply("Add", "input", w.product(w.joined(mixed, heads * depth), 512))
+    x = w.rms_norm(y)
+    gated = w.apply("Mul", w.silu(w.product(x, 1408)), w.product(x, 1408))
+    return w.model((1, 1, 512), w.apply("Add", y, w.product(gated, 512)), keys, values)
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "googlenet": googlenet,
     "inception_v3": inception_v3,
@@ -360,4 +453,13 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "efficientnet_b0": efficientnet_b0,
     "bert_tiny": bert_tiny,
     "vit_tiny": vit_tiny,
+    "whisper_tiny_encoder": whisper_tiny_encoder,
+    "llama_block": llama_block,
 }
+
+
+def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Draw inputs of a model from a standard normal distribution."""
+    random = np.random.default_rng(0)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    return {name: random.standard_normal(shape).astype("float32") for name, shape in shapes.items()}

@@ -56,14 +56,25 @@ def images_last(mod: tvm.IRModule) -> tvm.IRModule:
     """Return `mod` with a float network's images in NHWC: at convolutions, pools, concats, means and elementwise
     operators. Weights keep their layout. Return `mod` itself without such an image, or if unreadable.
     """
+    reads_planes = any(_reads_planes(b.value) for b in bindings_of(mod["main"])) if _is_straight(mod) else False
+    return _Images(mod).run() if reads_planes else mod
+
+
+def in_one_row(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return `mod` with the one-dimensional convolutions and pools of `main` as two-dimensional ones (`one_row`); `mod`
+    itself if `main` has none, or cannot be read.
+    """
+    return to_one_row(mod, _UNARY, _BINARY) if _is_straight(mod) else mod
+
+
+def _is_straight(mod: tvm.IRModule) -> bool:
+    """Test whether `main` is pure straight-line code of known sizes."""
     untyped: Any = mod
     main: Any = next((f for g, f in untyped.functions.items() if g.name_hint == "main"), None)
     if not isinstance(getattr(main, "body", None), relax.SeqExpr) or not main.is_pure:
-        return mod
+        return False
     plain = all(isinstance(b, relax.VarBinding) for b in bindings_of(main))
-    if not plain or relax.analysis.defined_symbolic_vars(main) or relax.analysis.free_symbolic_vars(main):
-        return mod
-    return _Images(mod).run() if any(_reads_planes(b.value) for b in bindings_of(main)) else mod
+    return plain and not relax.analysis.defined_symbolic_vars(main) and not relax.analysis.free_symbolic_vars(main)
 
 
 def _reads_planes(call: Value) -> bool:

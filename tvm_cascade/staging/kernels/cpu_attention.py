@@ -149,18 +149,61 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
         return None
     (count,) = outer
     loops = sch.get_loops(last)
-    if count >= len(loops) or not all(_same_rows(sch, b, last, count) for b in sums):
+    if count > len(loops) or not all(_same_rows(sch, b, last, count) for b in sums):
         return None
+    row = sch.fuse(*loops[:count])
+    for block in _inlined_but(sch, sums, last)[::-1]:
+        sch.compute_at(block, row, preserve_unit_loops=True)
+    share(sch, [row], parallel)
+    return sch
+
+
+def columns(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Schedule several reductions along one axis before the last, such as a softmax of channels; None for other kernels.
+
+    Vectors hold columns: the loop over the axis is outside of the loops over the axes behind it.
+    """
+    sums = reductions(sch)
+    axes = {_reduced_axis(sch, b) for b in sums}
+    if len(sums) < 2 or len(axes) != 1 or None in axes:
+        return None
+    (axis,) = axes
+    last = last_behind(sch, sums[-1])
+    loops = sch.get_loops(last)
+    beside = [extent(sch, loop) for k, loop in enumerate(loops) if k != axis]
+    if any(iter_kinds(sch, last)) or any([extent(sch, v) for v in sch.get_loops(b)[:-1]] != beside for b in sums):
+        return None
+    inner = _inlined_but(sch, sums, last)
+    if axis > 0:
+        outer = sch.fuse(*loops[:axis])
+        for block in inner[::-1]:
+            sch.compute_at(block, outer, preserve_unit_loops=True)
+        share(sch, [outer], parallel)
+    for block in sums:
+        *space, depth = sch.get_loops(block)[-len(beside) - 1 :] if axis == 0 else sch.get_loops(block)[1:]
+        sch.reorder(depth, *space)
+        sch.decompose_reduction(block, depth)
+    return sch
+
+
+def _reduced_axis(sch: Schedule, acc: Any) -> int | None:
+    """Return the only axis along which a reduction reads its operand; None for a reduction along the last or several."""
+    kinds, held = iter_kinds(sch, acc), sch.get(acc)
+    if kinds.count(True) != 1 or not kinds[-1] or len(held.reads) == 0:
+        return None
+    region, var = held.reads[0].region, held.iter_vars[-1].var
+    axis = next((k for k, r in enumerate(region) if r.min.same_as(var)), None)
+    return None if axis is None or axis == len(region) - 1 else axis
+
+
+def _inlined_but(sch: Schedule, sums: Sequence[Any], last: Any) -> list[Any]:
+    """Inline all blocks but the reductions, a softmax's powers and the last one; return what is left before the last."""
     kept = {name_of(sch, b) for b in sums} | {name_of(sch, last)}
     kept |= {name_of(sch, b) for b in inner_blocks(sch) if name_of(sch, b).removeprefix("T_") == "softmax_exp"}
     for block in inner_blocks(sch):
         if name_of(sch, block) not in kept:
             sch.compute_inline(block)
-    row = sch.fuse(*loops[:count])
-    for block in [b for b in inner_blocks(sch) if name_of(sch, b) in kept - {name_of(sch, last)}][::-1]:
-        sch.compute_at(block, row, preserve_unit_loops=True)
-    share(sch, [row], parallel)
-    return sch
+    return [b for b in inner_blocks(sch) if name_of(sch, b) in kept - {name_of(sch, last)}]
 
 
 def _same_rows(sch: Schedule, acc: Any, last: Any, count: int) -> bool:

@@ -8,9 +8,9 @@ and element-wise operators, are only split over threads by output rows, and vect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -31,35 +31,50 @@ from tvm_cascade.staging.kernels.blocks import (
     share,
     split_steps,
 )
-from tvm_cascade.staging.kernels.cpu_attention import attention, rows
+from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
 from tvm_cascade.staging.kernels.cpu_compute import LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
+LOG = logging.getLogger("tvm_cascade")
 _MOST_TAPS = 25  # of a window whose loops are unrolled
 
 
+@dataclass(frozen=True, slots=True)
+class CpuSchedule:
+    """A scheduled kernel and how it was found."""
+
+    func: PrimFunc
+    rule: str | None  # name of the rule that applied; None: the kernel is unscheduled
+    refused: tuple[str, ...] = ()  # names of rules before it, of which TVM refused a step
+
+
 def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
-    """Schedule a kernel by the first matching rule, for one core or (`parallel`) all; unchanged if no rule matches.
+    """Schedule a kernel by the first matching rule, for one core or (`parallel`) all; unchanged if no rule matches."""
+    return cpu_schedule(func, parallel, accumulators).func
+
+
+def cpu_schedule(func: PrimFunc, parallel: bool, accumulators: int) -> CpuSchedule:
+    """Schedule a kernel as `schedule_cpu` does, and tell by which rule.
 
     `accumulators`: most vectors in an accumulator tile (`processors.accumulators`). Kernels that sum in bfloat16 stay
     unscheduled: TVM cannot store bfloat16 vectors in an accumulator.
     """
     if _sums_in_bfloat16(s_tir.Schedule(func)):
-        return func
-    tiled = (
-        partial(rule, most=accumulators) for rule in (_convolution, pointwise, winograd, _packed_product, attention)
-    )
-    *tiles, tiled_attention = tiled
-    others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
-    for rule in (*tiles, *others):
+        return CpuSchedule(func, None)
+    refused: list[str] = []
+    for rule, takes_tiles in _RULES:
+        name = rule.__name__.removeprefix("_")
+        options = (accumulators,) if takes_tiles else ()
         try:
-            schedule = rule(s_tir.Schedule(func), parallel)
-        except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
+            schedule = rule(s_tir.Schedule(func), parallel, *options)
+        except s_tir.ScheduleError:  # TVM refuses a step: the next rule may fit; tests hold that none is refused
+            LOG.info("%s: TVM refuses a step of the schedule %s", dict(func.attrs or {}).get("global_symbol", ""), name)
+            refused.append(name)
             continue
         if schedule is not None:
-            return schedule.mod["main"]
-    return func
+            return CpuSchedule(schedule.mod["main"], name, tuple(refused))
+    return CpuSchedule(func, None, tuple(refused))
 
 
 def _sums_in_bfloat16(sch: Schedule) -> bool:
@@ -361,3 +376,18 @@ def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
     if loops and parallel:
         share(sch, loops[:-1] if len(loops) > 1 else loops, parallel)
     return sch
+
+
+_RULES: tuple[tuple[Callable[..., Schedule | None], bool], ...] = (  # and whether a rule takes `accumulators`
+    (_convolution, True),
+    (pointwise, True),
+    (winograd, True),
+    (_packed_product, True),
+    (_vectors_of_channels, False),
+    (_window, False),
+    (_product, False),
+    (attention, True),
+    (columns, False),
+    (rows, False),
+    (_elementwise, False),
+)

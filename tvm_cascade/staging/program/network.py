@@ -1,4 +1,4 @@
-"""The network for `stages`: as read, in a precision and, for CUDA, with channels last."""
+"""The network for `stages`: in a precision, Conv1d as one row and, for CUDA, with channels last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tvm
 
 from tvm_cascade.cost.precision import require_architecture
 from tvm_cascade.errors import UsageError
-from tvm_cascade.passes.layout.channels_last import images_last
+from tvm_cascade.passes.layout.channels_last import images_last, in_one_row
 from tvm_cascade.staging.program.graph import StageGraph, simplify, stage_graph
 from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
 
@@ -22,5 +22,6 @@ def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> Stag
     for word in target.split():
         if word.startswith("-arch="):
             require_architecture(precision, word.removeprefix("-arch="))
+    mod = in_one_row(mod)
     laid_out = images_last(simplify(mod)) if target.startswith("cuda") else mod
     return in_precision(stage_graph(laid_out), precision)

@@ -1,0 +1,154 @@
+"""Schedules of kernels for CPUs at uneven and small sizes: a rule for each, of which TVM refuses no step, and right results."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tvm_cascade import frontend
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.kernels import records
+from tvm_cascade.staging.kernels.cpu_float import CpuSchedule, cpu_schedule
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+TILES = (3, 6, 24)  # accumulators of SSE, AVX2 and AVX-512
+
+
+class Writer:
+    """Appends nodes to an ONNX graph with random weights."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.random = np.random.default_rng(0)
+
+    def constant(self, value: Any) -> str:
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(value), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def weight(self, *shape: int) -> str:
+        return self.constant(self.random.standard_normal(shape).astype("float32"))
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [f"t{len(self.nodes)}"], **attributes))
+        return f"t{len(self.nodes) - 1}"
+
+    def model(self, shape: tuple[int, ...], y: str) -> Any:
+        value = onnx.helper.make_tensor_value_info
+        ends = [value("x", 1, shape)], [value(y, 1, None)]
+        graph = onnx.helper.make_graph(self.nodes, "network", *ends, self.weights)
+        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+        return onnx.shape_inference.infer_shapes(made)
+
+
+def convolution(given: int, made: int, window: int, stride: int, groups: int = 1) -> Callable[[Writer], str]:
+    """A convolution between two of one tap: its tensors may be packed."""
+
+    def build(w: Writer) -> str:
+        x = w.node("Conv", "x", w.weight(given, given, 1, 1), w.weight(given), kernel_shape=[1, 1])
+        pads = [window // 2] * 4
+        weights = w.weight(made, given // groups, window, window)
+        x = w.node("Relu", w.node("Conv", x, weights, w.weight(made), strides=[stride] * 2, pads=pads, group=groups))
+        return w.node("Conv", x, w.weight(made + 3, made, 1, 1))
+
+    return build
+
+
+def pool(kind: str, channels: int, **attributes: Any) -> Callable[[Writer], str]:
+    def build(w: Writer) -> str:
+        return w.node(kind, w.node("Conv", "x", w.weight(channels, channels, 1, 1)), **attributes)
+
+    return build
+
+
+def product(depth: int, columns: int) -> Callable[[Writer], str]:
+    return lambda w: w.node("Relu", w.node("Add", w.node("MatMul", "x", w.weight(depth, columns)), w.weight(columns)))
+
+
+def attention(tokens: int, heads: int, depth: int) -> Callable[[Writer], str]:
+    def build(w: Writer) -> str:
+        wide = heads * depth
+        split = w.constant(np.array([1, tokens, heads, depth]))
+        q, k, v = (
+            w.node("Transpose", w.node("Reshape", w.node("MatMul", "x", w.weight(wide, wide)), split), perm=perm)
+            for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+        )
+        scores = w.node("Mul", w.node("MatMul", q, k), w.constant(np.float32(0.05)))
+        mixed = w.node("Transpose", w.node("MatMul", w.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
+        return w.node("Reshape", mixed, w.constant(np.array([1, tokens, wide])))
+
+    return build
+
+
+def alone(kind: str, *weights: tuple[int, ...], **attributes: Any) -> Callable[[Writer], str]:
+    return lambda w: w.node(kind, "x", *(w.weight(*shape) for shape in weights), **attributes)
+
+
+WINDOW = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+CASES = {
+    "pixel": ((1, 3, 1, 1), convolution(3, 5, 3, 1), ("pointwise", "convolution")),
+    "odd pixels": ((1, 16, 7, 5), convolution(16, 19, 3, 1), ("pointwise", "convolution")),
+    "odd channels": ((1, 17, 5, 9), convolution(17, 7, 1, 2), ("pointwise", "convolution")),
+    "packed": ((1, 16, 14, 14), convolution(16, 32, 3, 1), ("pointwise", "convolution", "winograd")),
+    "five taps": ((1, 32, 9, 7), convolution(32, 16, 5, 2), ("pointwise", "convolution")),
+    "depthwise": ((1, 16, 7, 7), convolution(16, 16, 3, 2, 16), ("pointwise", "convolution", "vectors_of_channels")),
+    "plain depthwise": ((1, 5, 3, 2), convolution(5, 5, 5, 1, 5), ("pointwise", "convolution", "window")),
+    "two groups": ((1, 6, 5, 5), convolution(6, 4, 3, 1, 2), ("pointwise", "convolution", "window")),
+    "packed pool": ((1, 16, 7, 7), pool("MaxPool", 16, **WINDOW), ("pointwise", "convolution", "vectors_of_channels")),
+    "pool": ((1, 5, 4, 5), pool("AveragePool", 5, **WINDOW), ("pointwise", "convolution", "window")),
+    "mean of pixels": ((1, 17, 3, 3), pool("GlobalAveragePool", 17), ("convolution", "pointwise", "window")),
+    "one row": ((1, 7, 13), alone("Conv", (9, 7, 3), (9,), pads=[1, 1]), ("convolution", "elementwise")),
+    "dense": ((7, 30), product(30, 33), ("packed_product",)),
+    "dense vector": ((1, 7), product(7, 5), ("packed_product",)),
+    "dense of rank 4": ((2, 1, 13, 12), product(12, 130), ("packed_product",)),
+    "attention": ((1, 17, 39), attention(17, 3, 13), ("packed_product", "attention")),
+    "attention of one": ((1, 1, 16), attention(1, 1, 16), ("packed_product", "attention")),
+    "softmax": ((3, 5, 7), alone("Softmax", axis=-1), ("rows",)),
+    "softmax of channels": ((2, 5, 3, 7), alone("Softmax", axis=1), ("columns",)),
+    "softmax of rows": ((5, 3), alone("Softmax", axis=0), ("columns",)),
+    "softmax of equal extents": ((4, 4, 4), alone("Softmax", axis=1), ("columns",)),
+    "layer norm": ((2, 5, 13), alone("LayerNormalization", (13,), (13,), axis=-1), ("rows",)),
+    "instance norm": ((2, 3, 5, 4), alone("InstanceNormalization", (3,), (3,)), ("rows", "window", "elementwise")),
+    "mean of rows": ((3, 5, 7), lambda w: w.node("ReduceMean", "x", w.constant(np.array([-1]))), ("product",)),
+}
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["one core", "all cores"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_applies_and_results_are_right(name: str, parallel: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    shape, build, expected = CASES[name]
+    writer = Writer()
+    path = tmp_path / "model.onnx"
+    onnx.save(writer.model(shape, build(writer)), path)
+    made: list[CpuSchedule] = []
+
+    def scheduled(func: Any, _parallel: bool, most: int) -> Any:
+        for tiles in TILES:
+            made.append(cpu_schedule(func, parallel, tiles))
+        return cpu_schedule(func, parallel, most).func
+
+    monkeypatch.setattr(records, "schedule_cpu", scheduled)
+    net = stage_network(frontend.load(path), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 2)), Options(variant="sequential")).schedule
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=2))
+    assert {m.rule for m in made} <= set(expected) and not any(m.refused for m in made)
+    x = np.random.default_rng(1).standard_normal(shape).astype("float32")
+    (y,) = Session(compile_stages(staged)).run(x)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    wanted = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
