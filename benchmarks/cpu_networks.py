@@ -428,7 +428,7 @@ def whisper_tiny_encoder() -> onnx.ModelProto:
 
 
 def llama_block() -> onnx.ModelProto:
-    """Build a decoder block of Llama that makes one step: 512 wide, 8 heads of 64 in two groups, 1408 hidden, 127 tokens cached."""
+    """Build a step of a decoder block of Llama: 512 wide, 8 heads of 64 in two groups, 1408 hidden, 127 tokens cached."""
     w, past, (heads, groups, depth) = Writer(wide=512), 127, (8, 2, 64)
     keys, values = (w.input(name, 1, groups, past, depth) for name in ("past_keys", "past_values"))
     cos, sin = (w.input(name, 1, 1, 1, depth) for name in ("cos", "sin"))

@@ -56,13 +56,15 @@ def tune_stages(
         target = bench.target
     elif not cpu and has_cuda():
         target = with_architecture(target)
+    tiles = accumulators(target) if cpu else None
     if schedule is None:
         graph = net.graph
         specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
-        kernels = build_kernels(net, specs, cpu, packed=packed_tensors(net) if cpu else frozenset())
+        packed = packed_tensors(net) if cpu else frozenset()
+        kernels = build_kernels(net, specs, cpu, packed=packed, accumulators=tiles)
     else:
         program = plan_program(net, units, schedule, captured=not cpu)
-        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed)
+        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, accumulators=tiles)
 
     def machine() -> Machine:
         return BenchMachine(bench or LocalBench(target=target))

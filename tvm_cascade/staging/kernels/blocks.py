@@ -48,9 +48,9 @@ def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
         sch.parallel(fused)
 
 
-def split_steps(sch: Schedule, depth: Any) -> list[Any]:
-    """Split the loop of a reduction into an outer loop and up to `STEPS` steps, a divisor of its extent."""
-    return sch.split(depth, [None, next(n for n in range(STEPS, 0, -1) if extent(sch, depth) % n == 0)])
+def split_steps(sch: Schedule, depth: Any, most: int = STEPS) -> list[Any]:
+    """Split the loop of a reduction into an outer loop and up to `most` steps, a divisor of its extent."""
+    return sch.split(depth, [None, next(n for n in range(most, 0, -1) if extent(sch, depth) % n == 0)])
 
 
 def named(sch: Schedule, name: str) -> Any:

@@ -164,10 +164,9 @@ def columns(sch: Schedule, parallel: bool) -> Schedule | None:
     Vectors hold columns: the loop over the axis is outside of the loops over the axes behind it.
     """
     sums = reductions(sch)
-    axes = {_reduced_axis(sch, b) for b in sums}
-    if len(sums) < 2 or len(axes) != 1 or None in axes:
+    axis = _reduced_axis(sch, sums[0]) if len(sums) > 1 else None
+    if axis is None or any(_reduced_axis(sch, b) != axis for b in sums):
         return None
-    (axis,) = axes
     last = last_behind(sch, sums[-1])
     loops = sch.get_loops(last)
     beside = [extent(sch, loop) for k, loop in enumerate(loops) if k != axis]

@@ -22,6 +22,9 @@ PACKED = f"NCHW{LANES}c"
 ROWS = (
     6  # channels in an accumulator tile of `direct_pointwise`: with `LANES` pixels, three quarters of AVX's registers
 )
+WIDE_LANES = 24  # columns in an accumulator tile of a product of many rows: three of AVX's registers
+_WIDE_ROWS = 4  # of that tile, which has twelve sums
+_AVX = 6  # vectors of `LANES` that AVX has registers for, in an accumulator tile
 
 
 def pack(x: Any) -> Any:
@@ -202,7 +205,7 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
     """
     *outer, rows, depth = (int(d) for d in x.shape)
     blocks, _, lanes = (int(d) for d in weight.shape)
-    tile = tile_rows(rows)
+    tile = tile_rows(rows, lanes)
     filled = -(-rows // tile) * tile
     k: Any = te.reduce_axis((0, depth), "k")
 
@@ -216,22 +219,41 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
     )
 
 
-def tile_rows(rows: int) -> int:
-    """Return the rows of a product's accumulator tile, at most `ROWS`: those of the fewest instructions.
+def tile_rows(rows: int, lanes: int = LANES) -> int:
+    """Return the rows of a product's accumulator tile, at most `ROWS`: those of the fewest instructions."""
+    most = _WIDE_ROWS if lanes == WIDE_LANES else ROWS
+    return min(range(min(rows, most), 0, -1), key=lambda r: -(-rows // r) * _instructions(r, lanes))
 
-    A step of a tile of r rows and one vector takes r products, r broadcasts and a load, products and the load being of
-    two instructions with 256-bit registers.
+
+def _instructions(rows: int, lanes: int) -> int:
+    """Return the instructions of a step of a tile with 256-bit registers: products, broadcasts of rows, loads of columns."""
+    registers = lanes // 8
+    return rows * registers + rows + registers
+
+
+def product_lanes(rows: int, columns: int, most: int | None = None) -> int:
+    """Return the columns in an accumulator tile of a product, with `most` vectors of `LANES` in the tile.
+
+    They are `LANES`; for a single row, four times as many, whose sums hide the latency of additions; with AVX's registers
+    `WIDE_LANES`, if that takes fewer instructions.
     """
-    return min(range(min(rows, ROWS), 0, -1), key=lambda r: -(-rows // r) * (3 * r + 2))
+    if rows == 1:
+        return min(LANES * 4, whole(columns))
+
+    def instructions(lanes: int) -> int:
+        tile = tile_rows(rows, lanes)
+        return -(-columns // lanes) * -(-rows // tile) * _instructions(tile, lanes)
+
+    return min((LANES, WIDE_LANES), key=instructions) if most == _AVX else LANES
 
 
-def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
+def pack_columns(weight: np.ndarray, rows: int, most: int | None = None) -> np.ndarray:
     """Pack a right operand (depth, columns) as `[columns/v][depth][v]`, so a tile of `rows` rows reads contiguously.
 
-    v is `LANES`; for a single row, four times as many, whose sums hide the latency of additions.
+    v is `product_lanes`.
     """
     depth, columns = weight.shape
-    lanes = min(LANES * (4 if rows == 1 else 1), whole(columns))
+    lanes = product_lanes(rows, columns, most)
     blocks = -(-columns // lanes)
     full = np.zeros((depth, blocks * lanes), weight.dtype)
     full[:, :columns] = weight

@@ -18,6 +18,7 @@ from tvm import s_tir
 from tvm.tirx import IndexMap, PrimFunc
 
 from tvm_cascade.staging.kernels.blocks import (
+    STEPS,
     Schedule,
     default_pixels,
     extent,
@@ -32,7 +33,7 @@ from tvm_cascade.staging.kernels.blocks import (
     split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
-from tvm_cascade.staging.kernels.cpu_compute import LANES, tile_rows
+from tvm_cascade.staging.kernels.cpu_compute import LANES, WIDE_LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
@@ -307,20 +308,22 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
         return None
     *_, blocks, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
-    rows, vectors = tile_rows(extent(sch, row)), lanes // LANES
+    rows, vectors = tile_rows(extent(sch, row), lanes), -(-lanes // LANES)
+    wide = lanes == WIDE_LANES
 
     def fits(rows: int, several: int) -> bool:
         return 3 * (rows + 1) * several * vectors < 4 * most  # a row of weights is held beside the sums
 
-    several = next(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and fits(rows, n)))
-    rows = next(n for n in range(rows, 0, -1) if n == 1 or (rows % n == 0 and fits(n, several)))
+    several = 1 if wide else next(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and fits(rows, n)))
+    rows = rows if wide else next(n for n in range(rows, 0, -1) if n == 1 or (rows % n == 0 and fits(n, several)))
     j, beside, inside = sch.split(column, [None, several, lanes])
     i, r = sch.split(row, [None, rows])
     sch.reorder(*outer, j, i, r, beside, inside)
     sch.compute_at(acc, i, preserve_unit_loops=True)
     r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
-    v, lane = sch.split(lane, [None, LANES])
-    outer_depth, step = split_steps(sch, depth) if fits(rows, several) else sch.split(depth, [None, 1])
+    v, lane = sch.split(lane, [None, 8 if wide else LANES])
+    steps = 2 * STEPS if wide else STEPS if fits(rows, several) else 1
+    outer_depth, step = split_steps(sch, depth, steps)
     sch.reorder(outer_depth, step, block, r, v, lane)
     sch.vectorize(lane)
     for loop in (step, block, r, v):

@@ -64,14 +64,16 @@ def build_kernels(
     slices: Mapping[int, Slice] = MappingProxyType({}),
     packed: Set[int] = frozenset(),
     winograd: int = 4,
+    accumulators: int | None = None,
 ) -> tuple[Kernel, ...]:
     """Build the kernels for `specs`, in order. `cpu` selects the TE of `cpu_float`.
 
     `slices` are read inside the merged tensor; `packed` tensors have the layout of `stage_layouts`; `winograd`: largest
-    tiles of `cpu_winograd`, 0 for none.
+    tiles of `cpu_winograd`, 0 for none; `accumulators`: of the processor (`processors.accumulators`), None for any.
     """
     bb = relax.BlockBuilder()
-    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices, packed, winograd) for k, spec in enumerate(specs)]
+    options = (cpu, slices, packed, winograd, accumulators)
+    builders = [_Builder(net, spec, f"kernel_{k}", *options) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
     activations = [relax.Var(f"{b.name}_{k}", b.type_read(t)) for b in builders for k, t in enumerate(b.inputs)]
 
@@ -129,8 +131,9 @@ class _Builder:
         slices: Mapping[int, Slice],
         packed: Set[int],
         winograd: int,
+        accumulators: int | None,
     ) -> None:
-        self.winograd = winograd
+        self.winograd, self.accumulators = winograd, accumulators
         self.net, self.spec, self.name, self.cpu, self.slices, self.packed = net, spec, name, cpu, slices, packed
         self.inputs, self.outputs = reads(net.graph, spec), writes(net.graph, spec)
         self.constants: list[np.ndarray] = []
@@ -358,7 +361,8 @@ class _Builder:
         return winograd_size((channels, oihw.shape[0]), out, self.winograd)
 
     def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
-        return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])
+        packed = self._parameter(pack_columns(weights, rows, self.accumulators))
+        return bb.emit_te(direct_product, x, packed, weights.shape[-1])
 
     def _narrow_product(self, bb: Any, i: int) -> Any:
         """Emit a product of narrow values, summed in float32."""
