@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from tvm.tirx import IterVar
+from tvm.tirx.analysis import undefined_vars
 
 STEPS = 4  # of a reduction that are unrolled
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
@@ -51,6 +53,39 @@ def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
 def split_steps(sch: Schedule, depth: Any, most: int = STEPS) -> list[Any]:
     """Split the loop of a reduction into an outer loop and up to `most` steps, a divisor of its extent."""
     return sch.split(depth, [None, next(n for n in range(most, 0, -1) if extent(sch, depth) % n == 0)])
+
+
+def partial_reductions(sch: Schedule, acc: Any, lanes: int) -> Any:
+    """Cut a reduction along contiguous values into one of vectors and one of a vector's lanes; return the first block.
+
+    Returns None if the values are no whole vectors, or are not read in order. To be called before the block moves.
+    """
+    kinds, held, loops = iter_kinds(sch, acc), sch.get(acc), sch.get_loops(acc)
+    count = kinds.count(True)
+    if len(kinds) != len(loops) or not all(kinds[-count:]) or not _reads_in_order(held, count):
+        return None
+    along = [extent(sch, loop) for loop in loops[-count:]]
+    if prod(along) % lanes or prod(along) == lanes:
+        return None
+    depth = sch.fuse(*loops[-count:]) if count > 1 else loops[-1]
+    _, lane = sch.split(depth, [None, lanes])
+    return sch.rfactor(lane, len(kinds) - count)
+
+
+def _reads_in_order(block: Any, count: int) -> bool:
+    """Test whether a block's last `count` axes are the last axes, in order, of the first tensor it reads and of all others
+    that have these axes.
+    """
+    axes = [v.var for v in block.iter_vars[-count:]]
+
+    def ends(region: Sequence[Any]) -> bool:
+        return len(region) >= count and all(at.min.same_as(v) for at, v in zip(region[-count:], axes, strict=True))
+
+    def is_free(region: Sequence[Any]) -> bool:
+        return not any(undefined.same_as(v) for at in region for undefined in undefined_vars(at.min) for v in axes)
+
+    regions = [r.region for r in block.reads]
+    return bool(regions) and ends(regions[0]) and all(ends(r) or is_free(r) for r in regions)
 
 
 def named(sch: Schedule, name: str) -> Any:

@@ -21,6 +21,7 @@ from tvm_cascade.staging.kernels.blocks import (
     last_behind,
     name_of,
     named,
+    partial_reductions,
     producer,
     reductions,
     share,
@@ -152,10 +153,24 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
     if count > len(loops) or not all(_same_rows(sch, b, last, count) for b in sums):
         return None
     row = sch.fuse(*loops[:count])
-    for block in _inlined_but(sch, sums, last)[::-1]:
+    inner = _inlined_but(sch, sums, last)
+    parts = {name_of(sch, b): partial_reductions(sch, b, LANES) for b in sums}
+    for block in inner[::-1]:
         sch.compute_at(block, row, preserve_unit_loops=True)
+        part = parts.get(name_of(sch, block))
+        if part is not None:
+            sch.compute_at(part, row, preserve_unit_loops=True)
+            _sum_by_vectors(sch, part)
     share(sch, [row], parallel)
     return sch
+
+
+def _sum_by_vectors(sch: Schedule, part: Any) -> None:
+    """Schedule a block of `partial_reductions`: the lanes inside of the reduction."""
+    *_, lane, depth = sch.get_loops(part)
+    sch.reorder(depth, lane)
+    sch.vectorize(lane)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(part, depth))[-1])
 
 
 def columns(sch: Schedule, parallel: bool) -> Schedule | None:
