@@ -10,6 +10,7 @@ from tvm.tirx import IterVar
 from tvm.tirx.analysis import undefined_vars
 
 STEPS = 4  # of a reduction that are unrolled
+MOST_STEPS = 8  # of a product, whose tiles have fewer addresses
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_cascade.staging.kernels.blocks import (
+    MOST_STEPS,
     Schedule,
     consumer_in_order,
     extent,
@@ -115,7 +116,7 @@ def _tile(sch: Schedule, loops: Sequence[Any], lanes: int = LANES) -> Any:
     """
     r, block, column, depth = loops
     v, lane = sch.split(column, [None, lanes])
-    depth, step = split_steps(sch, depth)
+    depth, step = split_steps(sch, depth, MOST_STEPS)
     sch.reorder(block, depth, step, r, v, lane)
     for loop in (step, r, v):
         sch.unroll(loop)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tvm import s_tir
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.tirx import IndexMap, PrimFunc
 
 from tvm_cascade.staging.kernels.blocks import (
-    STEPS,
+    MOST_STEPS,
     Schedule,
     default_pixels,
     extent,
@@ -102,7 +104,42 @@ class Tiling:
 
 def _convolution(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     shape = convolution_shape(sch)
-    return None if shape is None else tile_convolution(sch, Tiling(default_pixels(shape[1], most)), parallel)
+    if shape is None:
+        return None
+    pixels = default_pixels(shape[1], most)
+    alone = _is_pointwise(sch, sch.get_sblock("conv_acc"))
+    done = tile_convolution(sch, Tiling(pixels), parallel)
+    return _beyond_the_last_pixel(done) if alone else done
+
+
+def _beyond_the_last_pixel(sch: Schedule) -> Schedule:
+    """Compute pixels of a tile that ends behind the last pixel from the last one, in place of a condition in each step."""
+    func = sch.mod["main"]
+
+    def unguarded(realize: Any) -> Any:
+        block = realize.block
+        if not block.name_hint.startswith("conv_acc"):
+            return realize
+        acc, region = block.writes[0].source, block.writes[0].region
+        pixel = region[-2].min
+        last = tirx.IntImm(str(pixel.ty.dtype), int(acc.ty.shape[-2]) - 1)
+
+        def clamped(load: Any) -> Any:
+            if load.source.same_as(acc):
+                return load
+            at = [
+                tvm_ffi.structural_map(i, (tirx.Var, lambda v: tirx.min(v, last) if v.same_as(pixel) else v))
+                for i in load.indices
+            ]
+            return tirx.BufferLoad(load.source, at)
+
+        body = tvm_ffi.structural_map(block.body, (tvm.ir.TensorLoad, clamped))
+        fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init)
+        made = s_tir.SBlock(*fields, block.alloc_buffers, block.match_buffers, block.annotations)
+        return s_tir.SBlockRealize(realize.iter_values, tirx.const(True, "bool"), made)
+
+    body = tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, unguarded))
+    return s_tir.Schedule(func.with_body(body))
 
 
 def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
@@ -322,7 +359,7 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     sch.compute_at(acc, i, preserve_unit_loops=True)
     r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
     v, lane = sch.split(lane, [None, 8 if wide else LANES])
-    steps = 2 * STEPS if wide else STEPS if fits(rows, several) else 1
+    steps = MOST_STEPS if wide or fits(rows, several) else 1
     outer_depth, step = split_steps(sch, depth, steps)
     sch.reorder(outer_depth, step, block, r, v, lane)
     sch.vectorize(lane)
