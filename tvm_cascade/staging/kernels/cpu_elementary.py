@@ -19,8 +19,8 @@ pow          1  squares and cubes as products; other powers are the C library's
 sin, cos     2  `p(r)` for `x = n * pi/2 + r`; 2/pi has 189 bits (Payne and Hanek, SIGNUM 1983), products are of float64
 ========  ====  =================================================================================================
 
-The reduction of exp and log is that of Cephes (Moshier, expf and logf): log 2 in two parts, the first of 12 bits. Coefficients
-are minimax fits of the relative error.
+Tests for NaN compare bits: TVM has no vectors of its own test. The reduction of exp and log is that of Cephes (Moshier,
+expf and logf): log 2 in two parts, the first of 12 bits. Coefficients are minimax fits of the relative error.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -74,6 +74,7 @@ _ROUND = 12582912.0  # 1.5 * 2**23: added to a number below 2**22, it leaves the
 _LOG2E = 1.4426950408889634
 _LN2 = (0.693359375, -2.12194440e-4)  # their sum is log 2
 _ONE = 0x3F800000  # the bits of 1.0
+_INFINITE = 0x7F800000  # the bits of infinity; those of the absolute value of NaN are more
 _SQRT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
@@ -152,6 +153,8 @@ class _Writer:
         self._conditions += is_condition
         made = mutator.default_mutate(call)
         self._conditions -= is_condition
+        if name == "tirx.isnan" and _is_float32(made.args[0]):
+            return tirx.bitwise_and(_bits(made.args[0]), 0x7FFFFFFF) > tirx.const(_INFINITE, "int32")
         form = _FORMS.get(name)
         if form is None or not _is_float32(call):
             return made
