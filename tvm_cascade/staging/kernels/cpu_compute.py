@@ -219,9 +219,9 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
     )
 
 
-def tile_rows(rows: int, lanes: int = LANES) -> int:
-    """Return the rows of a product's accumulator tile, at most `ROWS`: those of the fewest instructions."""
-    most = _WIDE_ROWS if lanes == WIDE_LANES else ROWS
+def tile_rows(rows: int, lanes: int = LANES, most: int = ROWS) -> int:
+    """Return the rows of a product's accumulator tile, at most `ROWS` or `most`: those of the fewest instructions."""
+    most = _WIDE_ROWS if lanes == WIDE_LANES else min(most, ROWS)
     return min(range(min(rows, most), 0, -1), key=lambda r: -(-rows // r) * _instructions(r, lanes))
 
 

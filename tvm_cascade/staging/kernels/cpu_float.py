@@ -21,6 +21,7 @@ from tvm.tirx import IndexMap, PrimFunc
 
 from tvm_cascade.staging.kernels.blocks import (
     MOST_STEPS,
+    STEPS,
     Schedule,
     default_pixels,
     extent,
@@ -35,7 +36,7 @@ from tvm_cascade.staging.kernels.blocks import (
     split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
-from tvm_cascade.staging.kernels.cpu_compute import LANES, WIDE_LANES, tile_rows
+from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS, WIDE_LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
@@ -100,16 +101,19 @@ class Tiling:
     blocks: Any = None  # blocks of `LANES` channels in an accumulator tile; None: one
     rows_first: bool = False  # loop over rows outside of the loop over blocks of channels, else inside
     taps_first: bool = False  # loops over the window's taps outside of the loop over input channels, else inside
+    steps: int = STEPS  # of the reduction of a single tap that are unrolled
 
 
 def _convolution(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     shape = convolution_shape(sch)
     if shape is None:
         return None
-    pixels = default_pixels(shape[1], most)
-    alone = _is_pointwise(sch, sch.get_sblock("conv_acc"))
-    done = tile_convolution(sch, Tiling(pixels), parallel)
-    return _beyond_the_last_pixel(done) if alone else done
+    acc = sch.get_sblock("conv_acc")
+    if not _is_pointwise(sch, acc) or most > ROWS:  # more pixels than there are registers for their addresses
+        return tile_convolution(sch, Tiling(default_pixels(shape[1], most)), parallel)
+    high, wide = (int(d) for d in sch.get(acc).writes[0].source.ty.shape[2:4])
+    tiling = Tiling(tile_rows(high * wide, most=most), steps=MOST_STEPS)
+    return _beyond_the_last_pixel(tile_convolution(sch, tiling, parallel))
 
 
 def _beyond_the_last_pixel(sch: Schedule) -> Schedule:
@@ -173,7 +177,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     alone = extent(sch, ry) * extent(sch, rx) == 1  # several taps share pixels, for which there are no registers
     if alone:
         reduced = [ry, rx, rc, *ri]
-        reduced[-1:] = split_steps(sch, reduced[-1])
+        reduced[-1:] = split_steps(sch, reduced[-1], tiling.steps)
         sch.unroll(reduced[-1])
     sch.reorder(*reduced, *space)
     hold(sch, space[1], *space[-2:])
