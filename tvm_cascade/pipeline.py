@@ -327,7 +327,7 @@ def describe(
         in_groups=report.in_groups,
         operators=operators,
         flash=held,
-        not_searched=not_searched(chosen.graph, options),
+        not_searched=not_searched(chosen.graph, options, None if chosen.groups else chosen.plan.peak),
         origins=origins({op.name for op in chosen.graph.ops}, file_graph_of(loaded.mod)),
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),

@@ -136,6 +136,14 @@ class Search:
         return np.where(place[None, :] - place[:, None] > self.longest, INFEASIBLE, bytes_of)
 
     @cached_property
+    def longer_bound(self) -> int:
+        """Compute a lower bound in bytes on all segments that are too long to be searched; `INFEASIBLE` without any."""
+        if self.size <= self.longest:
+            return INFEASIBLE
+        bounds = self.lower_bounds.any_form if self.recompute else self.lower_bounds.without_recompute
+        return min(int(np.diagonal(bounds, length).min()) for length in range(self.longest + 1, self.size + 1))
+
+    @cached_property
     def by_rows(self) -> int:
         """Compute the bytes of the best cuts with every segment in the coarsest interleaving, for the first order
         searched.

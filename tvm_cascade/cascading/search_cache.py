@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -16,8 +17,9 @@ from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.row_lives import RowLives
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
+from tvm_cascade.cascading.unread_columns import may_leave_out_columns
 from tvm_cascade.graph import Graph
-from tvm_cascade.search_monitor import cached
+from tvm_cascade.search_monitor import SearchStopped, cached
 
 _MOST_ROWS = 30_000  # of graphs whose rows may have addresses of their own: each is placed beside all that live with it
 _LARGE = 300  # operators of a graph whose searches are too large to be kept beside those of another
@@ -94,16 +96,26 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     return sorted(tried, key=lambda search: search.bound_up_to(least))
 
 
-def not_searched(graph: Graph, options: PlanOptions) -> str:
-    """Return the text on searches left out because of the graph's size; empty if none is."""
+def not_searched(graph: Graph, options: PlanOptions, peak: int | None = None) -> str:
+    """Return the text on searches left out because of the graph's size that may find an arena below `peak` bytes.
+
+    Empty if none is left out, or if lower bounds prove that plans left out need at least `peak` bytes.
+    """
     rows = sum(t.rows for t in graph.tensors)
     if options.layerwise:
         return ""
     if options.row_addresses and rows > _MOST_ROWS:
         return f"no rows with addresses of their own for {rows} rows: a cap (--sram) may find a smaller arena"
-    if len(graph.ops) > LARGE:
+    if len(graph.ops) > LARGE and (peak is None or _longer_may_win(graph, options, peak)):
         return f"no rings in segments of more than {LONGEST_IN_LARGE} of the {len(graph.ops)} operators"
     return ""
+
+
+def _longer_may_win(graph: Graph, options: PlanOptions, peak: int) -> bool:
+    """Test whether segments longer than all searched ones may need less than `peak` bytes, in any order tried."""
+    with suppress(SearchStopped):
+        return any(s.longer_bound < peak for s in searches(graph, may_leave_out_columns(graph, options)))
+    return True
 
 
 def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:

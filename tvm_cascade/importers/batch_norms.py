@@ -79,12 +79,13 @@ class _Folding(Rewriting):
         return self.definitions.get(value, value) if self.readers.get(value) == 1 else value
 
     def _constant(self, value: Value) -> np.ndarray | None:
-        """Return a constant, reshaped or not."""
+        """Return a constant, also if reshaped or broadcast: PyTorch writes the missing bias of a convolution so."""
         call = self._define(value)
-        if name_of(call) == "reshape":
-            data = constant_of(self._define(call.args[0]))
-            return None if data is None else data.reshape(shape_of(call))
-        return constant_of(call)
+        move = {"reshape": np.reshape, "broadcast_to": np.broadcast_to}.get(name_of(call))
+        if move is None:
+            return constant_of(call)
+        data = self._constant(call.args[0])
+        return None if data is None else move(data, shape_of(call))
 
 
 def _affine(call: Value) -> tuple[np.ndarray, np.ndarray] | None:
