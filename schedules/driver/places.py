@@ -158,10 +158,21 @@ def _first_address(plan: Plan, tensor: int) -> int:
 
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
     """Test that no tile with `pixels` pixels wraps around the end of a tensor's ring."""
-    storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
-    slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
-    whole = slots >= plan.graph.tensors[tensor].rows * columns
-    return whole or pixels == 1 or (slots % pixels == 0 and columns % pixels == 0)
+    columns, slots = plan.graph.tensors[tensor].columns, _slots(plan, tensor)
+    return is_whole(plan, tensor) or pixels == 1 or (slots % pixels == 0 and columns % pixels == 0)
+
+
+def is_whole(plan: Plan, tensor: int) -> bool:
+    """Test whether a tensor's storage holds every pixel of the tensor at once."""
+    seen = plan.graph.tensors[tensor]
+    return _slots(plan, tensor) >= seen.rows * seen.columns
+
+
+def _slots(plan: Plan, tensor: int) -> int:
+    """Count the pixels that a tensor's storage holds."""
+    storage = plan.storages[tensor]
+    by_pixels = storage.granularity is Granularity.PIXEL
+    return storage.pixels if by_pixels else storage.height * plan.graph.tensors[tensor].columns
 
 
 def overwrites(plan: Plan, op: Op) -> bool:

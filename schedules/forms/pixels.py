@@ -14,7 +14,7 @@ from tvm_cascade.cascading.row_tables import ring_slots, table_bytes
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
-from tvm_cascade.schedules.driver.places import Place, tiles_are_contiguous
+from tvm_cascade.schedules.driver.places import Place, is_whole, tiles_are_contiguous
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Columns, Runs
@@ -112,20 +112,23 @@ class PixelTileKernel(BuiltKernel):
         return -(-self.table_offset(len(self.tables)) // 8) * 8
 
     def used(self, use: Use) -> PixelTileKernel:
-        """Return the kernel specialized to a plan's rings: sizes of row tables, and no single-pixel variants if no step
-        can wrap.
+        """Return the kernel specialized to a plan's rings: sizes of row tables, tables of whole inputs, and no single-pixel
+        variants if no step can wrap.
         """
         slots = [ring_slots(use.plan.storages[t]) for t in use.op.inputs]
         sizes = table_bytes(use.plan.graph, use.op, self.pixels, slots)
+        whole = [is_whole(use.plan, t) for t in use.op.inputs]
+        tables = tuple(t and replace(t, fill=t.fill_whole) if w else t for t, w in zip(self.tables, whole, strict=True))
         direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
         written = [(None, t) for t in use.op.outputs]
         wraps = tuple((k, t) for k, t in (*direct, *written) if not tiles_are_contiguous(use.plan, t, self.pixels))
         if wraps:
-            return replace(self, wrapping=wraps, table_bytes=sizes)
+            return replace(self, wrapping=wraps, table_bytes=sizes, tables=tables)
         kept = sorted({v for _, v in self.steps})
         steps = tuple((x, kept.index(v)) for x, v in self.steps)
         variants, valid = (tuple(own[v] for v in kept) for own in (self.variants, self.valid))
-        return replace(self, variants=variants, valid=valid, steps=steps, singles=(), table_bytes=sizes)
+        fixed = {"singles": (), "table_bytes": sizes, "tables": tables}
+        return replace(self, variants=variants, valid=valid, steps=steps, **fixed)
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)

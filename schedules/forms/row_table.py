@@ -27,6 +27,7 @@ class RowTable:
     """The row table of an input, for pixel tile steps."""
 
     fill: Deferred  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
+    fill_whole: Deferred  # of an input that is whole, where nothing wraps
     footprint: RowTableFootprint
 
     @property
@@ -41,7 +42,11 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Kern
     footprint = RowTableFootprint(row.extent, pixel, column.span, column.stride)
     behind = footprint.bytes_with_run(0)
     form = _fill, tensor.shape, tensor.dtype, rows, row, behind, core.backend, core.mve
-    return RowTable(Deferred.of(lambda: _fill(tensor, rows, row, behind, core), form), footprint)
+    return RowTable(
+        Deferred.of(lambda: _fill(tensor, rows, row, behind, core), form),
+        Deferred.of(lambda: _fill_whole(tensor, row), (_fill_whole, tensor.shape, tensor.dtype, row)),
+        footprint,
+    )
 
 
 def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:
@@ -98,6 +103,25 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
         tirx.Bind(base, slot - (tirx.max(first, i32(0)) - first) * width if row.padding else slot),
         *entries,
         tirx.IfThenElse(torn[0] >= 0, for_range(i, valid, pixel), None),
+        tirx.Return(i32(0)),
+    ]
+    func = tirx.PrimFunc([x, slot, pixels, to, away, valid, y], tirx.SeqStmt(stmts), ir.PrimType("int32"))
+    return func.with_attr("tirx.noalias", True)
+
+
+def _fill_whole(tensor: Tensor, row: Window) -> PrimFunc:
+    """Build the function of `_fill` for an input that is whole: kernel rows lie as far apart as rows of the input."""
+    _, width, channels = tensor.shape[1:]
+    x, to = pointer_var("x", tensor.dtype), pointer_var("to", "int32")
+    slot, pixels, away, valid, y = (tirx.Var(v, "int32") for v in ("slot", "pixels", "away", "valid", "y"))
+    table = tirx.decl_buffer((row.extent,), "int32", "table", data=to)
+    first, base = (tirx.Var(v, "int32") for v in ("first", "base"))
+    above = tirx.max(first, i32(0)) - first if row.padding else i32(0)  # rows of padding: the table's first rows
+    stmts = [
+        tirx.DeclBuffer(table, data=to),
+        tirx.Bind(first, y * row.stride - row.padding),
+        tirx.Bind(base, (slot - above * width) * channels),
+        *(tirx.BufferStore(table, base + tap * width * channels, [i32(tap)]) for tap in range(row.extent)),
         tirx.Return(i32(0)),
     ]
     func = tirx.PrimFunc([x, slot, pixels, to, away, valid, y], tirx.SeqStmt(stmts), ir.PrimType("int32"))

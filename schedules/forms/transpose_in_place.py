@@ -139,8 +139,9 @@ class InPlacePasses:
     def _copy(self, to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
         step = best_step(elements, _UNROLL)
         with self.k.loop(elements // step, "i") as i:
-            for u in range(step):
-                self.k.store(to, start + i * step + u, source[begin + i * step + u])
+            values = [self.k.let(source[begin + i * step + u], "value", self.planes.dtype) for u in range(step)]
+            for u, value in enumerate(values):  # all loads first: a compiler cannot know that the rows lie apart
+                self.k.store(to, start + i * step + u, value)
 
     def move_rows(self) -> None:
         """Permute whole rows by the table of moves (`row_moves`)."""
@@ -162,8 +163,10 @@ class InPlacePasses:
         with k.loop(self.planes.height, "h") as h:
             first = k.let(h * (outer * inner), "first")
             self._copy(self.spare, i32(0), self.image, first, outer * inner)
-            with k.loop(outer, first_name) as a, k.loop(inner, second_name) as b:
-                k.store(self.image, first + a * inner + b, self.spare[b * outer + a])
+            step = best_step(inner, _UNROLL)
+            with k.loop(outer, first_name) as a, k.loop(inner // step, second_name) as b:
+                for u in range(step):
+                    k.store(self.image, first + a * inner + b * step + u, self.spare[(b * step + u) * outer + a])
 
     def kernel(self) -> RowKernel:
         table, dtype = str(self.moves.dtype), self.planes.dtype
