@@ -89,10 +89,12 @@ def load_model(
         from tvm_cascade.importers.onnx.halves import as_floats, small_kinds
         from tvm_cascade.importers.onnx.origin import OnnxFile
         from tvm_cascade.importers.onnx.qoperators import spell_out
+        from tvm_cascade.importers.onnx.scans import BODIES
         from tvm_cascade.importers.onnx.small_integers import widened
         from tvm_cascade.importers.onnx.tables import with_tables
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
+    BODIES.load = load_model
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")

@@ -11,7 +11,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +122,29 @@ def _inner(types: Sequence[_Type], count: int, axes: Sequence[int]) -> list[_Typ
     return found
 
 
-_LOADED: dict[bytes, tvm.IRModule] = {}  # the last body: it is read while loops are looked at, and again for import
+class Bodies:
+    """Bodies of loops as networks. The last is kept: a body is read while loops are looked at, and again for import."""
+
+    def __init__(self) -> None:
+        self.load: Callable[[Path, Any, Mapping[str, tuple[int, ...]]], tvm.IRModule] | None = (
+            None  # set by the importer
+        )
+        self.last: tuple[bytes, tvm.IRModule] | None = None
+
+    def of(self, model: Any) -> tvm.IRModule:
+        """Return the network of a body that stands in a model of its own."""
+        assert self.load is not None
+        key = model.SerializeToString(deterministic=True)
+        if self.last is None or self.last[0] != key:
+            self.last = key, self.load(_BODY, model, {})
+        return self.last[1]
+
+
+BODIES = Bodies()
 
 
 def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
     """Import a body as a network."""
-    from tvm_cascade.importers.onnx.load import load_model
-
     graph = copied(body)
     for value, (kind, shape) in zip(graph.input, types, strict=True):
         value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
@@ -141,11 +157,7 @@ def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
         inferred = _types(model, {}).get(value.name)
         if inferred is not None:
             value.CopyFrom(helper.make_tensor_value_info(value.name, *inferred))
-    key = model.SerializeToString(deterministic=True)
-    if key not in _LOADED:
-        _LOADED.clear()
-        _LOADED[key] = load_model(_BODY, model, {})
-    return _LOADED[key]
+    return BODIES.of(model)
 
 
 class _Writer:
