@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade import plan as plan_api
-from tvm_cascade.cascading import search_cache
+from tvm_cascade.cascading import PlanOptions, search_cache
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cli.guard import ended_early
 from tvm_cascade.cli.progress_bar import values
@@ -108,18 +108,28 @@ def chain_of_pools(operators: int) -> None:
 
 
 @pytest.mark.parametrize("operators, rows", [(200, 30_000), (201, 30_000), (20, 100)])
-def test_a_plan_says_what_was_not_searched_for_so_many_operators(
+def test_a_plan_says_what_was_not_searched_for_so_many_rows(
     operators: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_cache, "_MOST_ROWS", rows)
     chain_of_pools(operators)
     told = json.loads(call("plan", "chain.onnx", "--json").stdout)
-    assert told["limited"] is (operators != 200) and bool(told["not_searched"]) is told["limited"]
+    assert told["limited"] is (operators == 20) and bool(told["not_searched"]) is told["limited"]
     line = ended_early(told)
-    assert ("of more than 32 of the 201 operators" in line) is (operators == 201)
     assert ("168 rows: a cap (--sram) may find" in line) is (operators == 20)
     assert ("lower bound of" in line) is told["limited"]
     assert json.loads(call("plan", "chain.onnx", "--layerwise", "--json").stdout)["limited"] is False
+
+
+def test_longer_segments_are_told_where_their_bounds_lie_below_the_plan() -> None:
+    """Above 200 operators segments of more than 32 are not searched: told unless bounds prove that none is smaller."""
+    chain_of_pools(201)
+    found = plan_api("chain.onnx")
+    graph, peak = found.plan.graph, found.plan.peak
+    text = "of more than 32 of the 201 operators"
+    assert search_cache.not_searched(graph, PlanOptions(), peak) == ""
+    assert text in search_cache.not_searched(graph, PlanOptions(), 100 * peak)
+    assert text in search_cache.not_searched(graph, PlanOptions())  # nothing is known about the plan
 
 
 INTERRUPTED = """

@@ -12,8 +12,10 @@ import tvm_cascade
 from tvm_cascade import frontend, pipeline
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.importers.batch_norms import fold_batch_norms
 from tvm_cascade.importers.kernel_layout import in_kernel_layout, planned_in_kernel_layout
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
+from tvm_cascade.passes.main_rewriting import bindings_of, name_of, relax
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
@@ -190,6 +192,23 @@ def test_results_and_kinds(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(have.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
     if kinds is not None:
         assert Counter(op.kind for op in planned.plan.graph.ops if not op.view) == kinds
+
+
+def test_broadcast_biases_are_taken_in() -> None:
+    """PyTorch's exporter writes the missing bias of a convolution as a zero that is broadcast."""
+    rng = np.random.default_rng(3)
+    numbers = [relax.const(rng.uniform(0.5, 1.5, 8).astype("float32")) for _ in range(4)]
+    weights = relax.const(rng.standard_normal((8, 4, 3, 3)).astype("float32"))
+    bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(IMAGE, "float32"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            bias = bb.emit(relax.op.reshape(bb.emit(relax.op.broadcast_to(relax.const(0.0), (8,))), (1, 8, 1, 1)))
+            made = bb.emit(relax.op.add(bb.emit(relax.op.nn.conv2d(x, weights)), bias))
+            norm = bb.emit(relax.op.nn.batch_norm(made, *numbers, axis=1, training=False))
+            out = bb.emit_output(relax.TupleGetItem(norm, 0))
+        bb.emit_func_output(out)
+    kinds = [name_of(b.value) for b in bindings_of(fold_batch_norms(bb.get())["main"])]
+    assert "nn.conv2d" in kinds and "nn.batch_norm" not in kinds and "multiply" not in kinds
 
 
 def test_the_file_layout_stays_outside(tmp_path: Path) -> None:
