@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+_TIE = 1e-6  # a place this near to a half lies at a tie in ONNX Runtime 1.32, where float32 misses the half itself
 _ROUNDINGS: Mapping[str, Callable[[float], int]] = MappingProxyType(
     {
-        "round_prefer_floor": lambda v: math.ceil(v - 0.5),
-        "round_prefer_ceil": lambda v: math.floor(v + 0.5),
+        "round_prefer_floor": lambda v: math.ceil(v - 0.5 - _TIE),
+        "round_prefer_ceil": lambda v: math.floor(v + 0.5 + _TIE),
         "floor": math.floor,
         "ceil": math.ceil,
-        "round": lambda v: math.ceil(v - 0.5),  # Relax's name for the first
+        "round": lambda v: math.ceil(v - 0.5),  # Relax's name for the first, without ONNX Runtime's tolerance
     }
 )
 NEAREST_MODES = (

@@ -55,3 +55,30 @@ def test_resizes_equal_onnx_runtime(tmp_path: Path, opset: int, by: str) -> None
     wanted = runtime_outputs(path, {"x": _X})
     for ours, theirs, node in zip(Compiled(load(path))(_X), wanted, nodes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5, err_msg=str(node))
+
+
+@pytest.mark.parametrize(
+    "extent, size, ceil, floor",
+    [(7, 2, [0, 4], [0, 3]), (28, 8, [0, 4, 7, 11, 14, 18, 21, 24], [0, 3, 7, 10, 14, 17, 21, 24])],
+)
+def test_places_near_a_half_are_ties(tmp_path: Path, extent: int, size: int, ceil: list[int], floor: list[int]) -> None:
+    """ONNX Runtime takes 3.4999998, which float32 makes of 7 / 2, for a tie, and 24.499998, farther from a half, for none."""
+    names = ("round_prefer_ceil", "round_prefer_floor")
+    nodes = [
+        helper.make_node(
+            "Resize",
+            ["x", "", "", "sizes"],
+            [n],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode=n,
+        )
+        for n in names
+    ]
+    x = np.arange(extent, dtype="float32").reshape(1, 1, 1, extent)
+    constants = {"sizes": np.array([1, 1, 1, size])}
+    path = save_network(tmp_path / "network.onnx", nodes, {"x": x}, list(names), constants, 19)
+    wanted = runtime_outputs(path, {"x": x})
+    for ours, theirs, known in zip(Compiled(load(path))(x), wanted, (ceil, floor), strict=True):
+        assert theirs.ravel().tolist() == known
+        assert ours.ravel().tolist() == known
