@@ -53,7 +53,7 @@ def check_executed(
     plan: Plan,
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
 ) -> None:
-    """Run `plan`, a plan for `prepared`, and the network on one random input, and compare the results.
+    """Run `plan`, a plan for `prepared`, and the network on a single random input, and compare the results.
 
     `transform` is applied to the kernels, as by `lower_plan`.
 

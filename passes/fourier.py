@@ -1,4 +1,4 @@
-"""Fourier transforms of 2^k points in n log n steps: an in-place kernel in the output, one block per frame.
+"""Fourier transforms of 2^k points in n log n steps: an in-place kernel in the output, a single block per frame.
 
 A frame is a row of a tensor, or as many samples of a signal, beginning at multiples of a step. Decimation in time by
 two (Cooley and Tukey, 1965): samples are loaded in bit-reversed order, by nested loops that count a bit each, so every

@@ -1,4 +1,4 @@
-"""`fuse_float_layers`: float32 convolutions and products become one operator each with bias and activation.
+"""`fuse_float_layers`: float32 convolutions and products become a single operator each with bias and activation.
 
 Max pools, means over rows and columns, and concatenations become single-function operators, too, with attributes for
 selecting fast kernels.

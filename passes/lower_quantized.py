@@ -85,7 +85,7 @@ class LowerQuantized(CascadePass):
     Works on every module: functions that it cannot read are not changed, and the logger `tvm_cascade` gives the reason.
     A lowered module has its `Source` as an attribute, which `Cascade` removes.
 
-    Before, what one operator of a file has become in Relax (`passes.islands`)::
+    Before, what a single operator of a file has become in Relax (`passes.islands`)::
 
         a, v = real numbers of x and of the weights w
         b = R.nn.conv2d(a, v, data_layout="NHWC", kernel_layout="HWIO")
@@ -122,7 +122,7 @@ def lowered(mod: Module) -> Module:
 
 
 def why_not_read(func: Function) -> str | None:
-    """Why a function's islands cannot be rebuilt in one dataflow block; None where they can."""
+    """Why a function's islands cannot be rebuilt in a single dataflow block; None where they can."""
     if not isinstance(func.body, relax.SeqExpr):
         return "its body is no sequence of bindings"
     if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
@@ -182,7 +182,7 @@ def _lowerings(operator: Operator) -> tuple[LoweringFunction, ...]:
 
 
 class _Lowering:
-    """Rebuilds one function binding by binding, with its islands lowered."""
+    """Rebuilds a single function binding by binding, with its islands lowered."""
 
     def __init__(self, mod: Module, gv: Value) -> None:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
@@ -232,7 +232,7 @@ class _Lowering:
         emitter.name, emitter.place = interrupted
 
     def _lower(self, place: int, renamed: _Values) -> None:
-        """Emits the lowered form of one binding, or a copy of it if it has none."""
+        """Emits the lowered form of a single binding, or a copy of it if it has none."""
         emitter, binding = self.emitter, self.bindings[place]
         clip = self.clips.get(binding.var)
         last = clip.var if clip is not None else binding.var

@@ -46,7 +46,7 @@ class OrderOps(CascadePass):
         b = R.call_tir(cls.wide_1, (x,), out_ty=R.Tensor((64,), "int8"))
         d = R.call_tir(cls.narrow_1, (b,), out_ty=R.Tensor((4,), "int8"))
 
-    Raises `GraphError` for a function `main` other than straight-line code in one block.
+    Raises `GraphError` for a function `main` other than straight-line code in a single block.
     """
 
     options: OrderOptions | None = None  # of the search; None: the defaults

@@ -2,7 +2,7 @@
 
 Match: every operator with known windows (`extract_graph` derives them from TIR, never from the name). Merge:
 neighbouring matched operators, as long as no two regions depend on each other mutually (`cascading.regions`). The
-planner uses the same partition: each segment lies in one region.
+planner uses the same partition: each segment lies in a single region.
 
 Before::
 
@@ -39,7 +39,7 @@ After::
 
 The module can be run without further passes, and `Cascade` accepts it, inlining the regions before reading the graph.
 (Relax's `FuseOpsByPattern` and `MergeCompositeFunctions` only merge producers with consumers; here operators that read
-the same tensor are in one region too.)
+the same tensor are in a single region too.)
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.

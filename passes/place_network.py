@@ -273,7 +273,7 @@ def _streamed(request: PlanRequest, options: PlanOptions, planned: Planner, prog
 
 
 def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:
-    """Add copied weights, beside the arena, to a plan in one arena."""
+    """Add copied weights, beside the arena, to a plan in a single arena."""
     if not (request.ram_weights or request.prefetch):
         return found
     reads = weight_reads(found.plan, found.prepared, request, TrafficCounter(found.prepared.core))

@@ -83,7 +83,7 @@ def plan_network(
     core, database : KernelTarget and Database, optional
         The core that runs the plan (None: the host), and the instruction counts that select kernels (None: the shipped ones).
     progress : function, optional
-        Called with one line of text per stage.
+        Called with a single line of text per stage.
     kernels : KernelSource, optional
         Replaces `core` and `database`; can also measure or tune kernels.
 

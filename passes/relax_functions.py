@@ -18,7 +18,7 @@ OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions tha
 
 
 class ByStructure(Generic[T]):
-    """A cache keyed by TVM nodes; structurally equal nodes share one value."""
+    """A cache keyed by TVM nodes; structurally equal nodes share a single value."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[Any, T]]] = {}

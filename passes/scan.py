@@ -1,4 +1,4 @@
-"""Cumulative sums and products as a kernel: one pass along the axis, which TVM leaves to a library."""
+"""Cumulative sums and products as a kernel: a single pass along the axis, which TVM leaves to a library."""
 
 from __future__ import annotations
 

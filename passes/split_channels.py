@@ -25,7 +25,7 @@ from tvm_cascade.schedules.tir import relax
 
 @dataclass(frozen=True)
 class SplitChannels(CascadePass):
-    """Fuse inverted bottlenecks into operators that compute the wide intermediate one channel group at a time.
+    """Fuse inverted bottlenecks into operators that compute the wide intermediate a single channel group at a time.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Operators are
     identified by their names in `extract_graph`. Ensures the same values bit for bit.

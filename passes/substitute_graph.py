@@ -82,7 +82,7 @@ class SubstituteGraph(CascadePass):
     change. Ensures that results are equal up to the reassociation of floats, and bit for bit if the rules are
     `integer_rules()`.
 
-    Before, where one convolution of both kernels costs less than two::
+    Before, where a single convolution of both kernels costs less than two::
 
         a = R.nn.conv2d(x, v)
         b = R.nn.conv2d(x, w)

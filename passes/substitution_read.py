@@ -101,7 +101,7 @@ class _Reader:
         return self.full(value.shape, str(value.dtype), value.item()) if value.size == 1 else self.leaf(value)
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Ref:
-        """A leaf filled with one number."""
+        """A leaf filled with a single number."""
         return self.pool.make("full", types=((shape, dtype),), value=value)
 
     def leaf(self, value: np.ndarray) -> Ref:

@@ -36,7 +36,7 @@ _WORSE = 3  # one after the other that take no fewer cycles than one before, beh
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """An operator's cost in one way of running it."""
+    """An operator's cost in a single way of running it."""
 
     steps: int
     instructions: float  # but those that fetch a step

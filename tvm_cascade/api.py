@@ -1,4 +1,4 @@
-"""The Python API: one function for each command, with the same options and defaults.
+"""The Python API: a single function for each command, with the same options and defaults.
 
 Most functions take `progress`, called with a line of text at every step of long work.
 """
@@ -657,12 +657,12 @@ def export(
 def bundle(
     directories: Sequence[str | Path], *, output: str | Path, board: str | None = None, keep_states: bool = False
 ) -> BundleResult:
-    """Write and build an image with several compiled networks, which share one arena, in the new folder `output`.
+    """Write and build an image with several compiled networks, which share a single arena, in the new folder `output`.
 
     Parameters
     ----------
     directories : paths
-        At least two folders that `compile` wrote, for one target and with different names.
+        At least two folders that `compile` wrote, for a single target and with different names.
     output : path
         A new folder.
     board : str, optional

@@ -1,7 +1,7 @@
 """A folder of earlier results: values computed before are read instead of computed again.
 
 A value's key is the SHA-256 of all inputs: the whole input, such as a kernel's code (no 64-bit structural hash, which
-may collide), the core, and the versions of this package and of TVM. A file holds one value: the SHA-256 of key and
+may collide), the core, and the versions of this package and of TVM. A file holds a single value: the SHA-256 of key and
 content, then the content compressed by zlib. A file is written under a temporary name and renamed, so several processes
 can share the folder. A damaged or foreign file is computed and written again. Values are texts and object files, never
 pickles. No failure here ends a compilation: at worst the compilation takes as long as without a cache.

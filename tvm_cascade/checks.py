@@ -198,7 +198,7 @@ def name_or_path(option: str, value: Any) -> str:
 
 
 def names(option: str, value: Any) -> tuple[str, ...]:
-    """Convert one name or several to a tuple.
+    """Convert a single name or several to a tuple.
 
     The file's reader splits names at commas, since a tensor's name may contain a comma.
     """

@@ -47,7 +47,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def comparison_text(found: Comparison) -> str:
-    """Format the differences, one line each: both values, and the change from the first to the second."""
+    """Format the differences, a single line each: both values, and the change from the first to the second."""
     a, b = found["a"], found["b"]
     lines = [f"a  {a['kind']:<8} {a['path']}", f"b  {b['kind']:<8} {b['path']}", ""]
     lines.append(f"{'':<22}{'a':>28}{'b':>28}  change")
@@ -105,7 +105,7 @@ def _of_project(path: Path, data: Mapping[str, Any]) -> Side:
 
 
 def _made(path: Path, kind: Any, data: Mapping[str, Any], options: dict[str, str]) -> Side:
-    """Build one side of the comparison. Raise `TypeError` if a figure is not a whole number."""
+    """Build a single side of the comparison. Raise `TypeError` if a figure is not a whole number."""
     numbers: dict[str, Any] = {key: data.get(key) for key in _LINES}
     if not all(v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0) for v in numbers.values()):
         raise TypeError

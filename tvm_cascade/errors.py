@@ -13,7 +13,7 @@ from tvm_cascade.schema.refusal import Error
 
 
 class CascadeError(Exception):
-    """Base of all errors meant for users: one line with the remedy. Unprintable characters become `?`."""
+    """Base of all errors meant for users: a single line with the remedy. Unprintable characters become `?`."""
 
     kind = "error"
     exit_status = 2

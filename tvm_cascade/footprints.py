@@ -10,7 +10,7 @@ MIN_SCRATCH_ELEMENTS = 9  # smallest buffer in scratch: TVM would allocate a sho
 
 @dataclass(frozen=True, slots=True)
 class ChannelTiling:
-    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck computed one channel group at a time.
+    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck computed a single channel group at a time.
 
     The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). The costs depend
     on the columns computed by a step: a whole row, or a stripe.

@@ -1,6 +1,6 @@
 """Model files to Relax modules with static shapes: the way into the pipeline.
 
-Defects of Relax's importers are corrected in `tvm_cascade/importers/`, one module for each file format.
+Defects of Relax's importers are corrected in `tvm_cascade/importers/`, a single module for each file format.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def load(
         Inputs that always have the same value: a number, an array or the path of a `.npy` file. They are folded into the network.
     unrolled : bool
         Every step of a Loop, Scan or WHILE is written out, as rewrites and schedules of stages want it; without it such a node
-        is one operator that runs its body in every step.
+        is a single operator that runs its body in every step.
     like : "tflm", optional
         Fully connected layers of a `.tflite` file are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds them once.
 

@@ -121,7 +121,7 @@ class Tile:
 
     @property
     def by_pixels(self) -> bool:
-        """Return True if a tile is some pixels of one row."""
+        """Return True if a tile is some pixels of a single row."""
         return self.columns > 0
 
 

@@ -1,4 +1,4 @@
-"""Make texts from exceptions and files printable and short enough for one line in a message."""
+"""Make texts from exceptions and files printable and short enough for a single line in a message."""
 
 from __future__ import annotations
 

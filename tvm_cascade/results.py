@@ -147,12 +147,12 @@ class PlanResult:
 
     @property
     def estimated_instructions(self) -> int:
-        """Return the estimated instructions of one inference by the plan."""
+        """Return the estimated instructions of a single inference by the plan."""
         return self.estimate.instructions
 
     @property
     def estimate(self) -> Estimate:
-        """Return the estimated costs of one inference by the plan.
+        """Return the estimated costs of a single inference by the plan.
 
         The plan need not be on the frontier: under a cap the fastest plan that fits is chosen.
         """
@@ -317,7 +317,7 @@ class PlanResult:
         return {"bytes": bound, "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound), 2)}
 
     def to_text(self, verbose: bool = False, details: bool = False) -> str:
-        """Return the plan for reading, in one screen.
+        """Return the plan for reading, in a single screen.
 
         `details` adds all tables: steps, the arena, layers, the frontier; `verbose` also why operators are left out of cascades.
         """
@@ -477,7 +477,7 @@ def _flash_text(need: Need, room: Room | None) -> str:
 
 
 def _listed(label: str, texts: Sequence[str], most: int) -> list[str]:
-    """Return texts below each other behind one label, each in a limited number of lines."""
+    """Return texts below each other behind a single label, each in a limited number of lines."""
     return [line for k, text in enumerate(texts) for line in labelled("" if k else label, text, most)]
 
 

@@ -1,4 +1,4 @@
-"""The end of searches and the progress: one object, asked by and reported to by every search.
+"""The end of searches and the progress: a single object, asked by and reported to by every search.
 
 A caller with limited time searches inside a monitor, and then reads whether the limit changed the result::
 

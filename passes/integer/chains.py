@@ -64,7 +64,7 @@ class _Chain:
         self.source: Quantized | None = None
 
     def value(self, operand: Operand) -> np.ndarray:
-        """Return an operand's values for the 256 stored values; one value if independent of the tensor."""
+        """Return an operand's values for the 256 stored values; a single value if independent of the tensor."""
         key = id(operand)
         if key not in self._known:
             if len(self._known) > _LONGEST:

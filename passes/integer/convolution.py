@@ -180,7 +180,7 @@ def kernel_of(operator: Operator) -> tuple[Quantized, np.ndarray]:
 
 
 def _scaled_by_outputs(kernel: Quantized, shape: Sequence[int], first: int) -> bool:
-    """Return True if stored weights have one scale per output channel, axes `first` and on of `shape`."""
+    """Return True if stored weights have a single scale per output channel, axes `first` and on of `shape`."""
     count, outputs = kernel.scale.size, tuple(shape[first:])
     if count == 1:
         return True

@@ -188,7 +188,7 @@ def slice_of(task: Task, source: Value, begin: Sequence[int], stride: Sequence[i
 
 @lowers("split_part", results=STORED)
 def lower_split_part(task: Task) -> Value:
-    """Lower one part of a split as a slice, because every operator has a single output."""
+    """Lower a single part of a split as a slice, because every operator has a single output."""
     source, attrs = task.operator.value(0), task.attributes
     shape, sections, index = source.shape, attrs["indices_or_sections"], attrs["index"]
     axis = attrs["axis"] % len(shape)

@@ -90,7 +90,7 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
     Parameters
     ----------
     x, m, s : int32 expressions
-        Accumulator, multiplier and shift of one output; the shift is TFLite's, positive to the left.
+        Accumulator, multiplier and shift of a single output; the shift is TFLite's, positive to the left.
     shifts : int32 array
         All values that `s` takes.
     bound : int

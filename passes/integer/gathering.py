@@ -32,7 +32,7 @@ _FRACTION_BITS = 10  # of a coordinate in the int8 and int16 bilinear resize
 
 @lowers("take", results=STORED)
 def lower_gather(task: Task) -> Value:
-    """Gather by constant indices along one axis."""
+    """Gather by constant indices along a single axis."""
     data, table = task.operator.value(0), task.operator.value(1).constant
     shape = data.shape
     if table is None or task.attributes["axis"] is None:
@@ -185,7 +185,7 @@ def _bilinear(task: Task, source: Value, grid: Grid, element: Callable[..., Scal
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A resize's coordinate mapping along one axis."""
+    """A resize's coordinate mapping along a single axis."""
 
     source: int  # extent of the input
     target: int  # extent of the output

@@ -112,7 +112,7 @@ def _input_multiplier(scale: float) -> tuple[int, int]:
 
 
 def lower_int16_leaky_relu(task: Task, x: Quantized, alpha: float) -> Value:
-    """Lower to `MBQM` with one multiplier on each side of zero."""
+    """Lower to `MBQM` with a single multiplier on each side of zero."""
     out = task.output
     if x.constant is not None or out.dtype != "int16":
         raise NotLowered("a leaky relu of int16 to another type")

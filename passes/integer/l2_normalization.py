@@ -1,7 +1,7 @@
 """Lower L2 normalization along a byte tensor's last axis: `x / sqrt(sum x^2)`, with output scale 1/128.
 
 The inverse square root is the reference's: the sum is scaled by a power of four into [2^27, 2^29), then five Newton
-steps in Q3.28 start from 1; one multiplier and shift per row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
+steps in Q3.28 start from 1; a single multiplier and shift per row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lowering of a unidirectional int8 LSTM with int16 cell state to one kernel that loops over the time steps.
+"""Lowering of a unidirectional int8 LSTM with int16 cell state to a single kernel that loops over the time steps.
 
 For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_16` and of gemmlowp's 16-bit fixed point:
 
@@ -95,7 +95,7 @@ class Kept(NamedTuple):
 
 
 class _Products(NamedTuple):
-    """All gates' constants for one product (by input or by state), in the kernel's parameter order."""
+    """All gates' constants for a single product (by input or by state), in the kernel's parameter order."""
 
     weights: np.ndarray
     bias: np.ndarray
@@ -202,7 +202,7 @@ class _Loops:
         self.held = tirx.decl_buffer((3,), "int32", "held")
 
     def function(self) -> Function:
-        """Return the kernel's PrimFunc: one block per sequence in the batch, since every step depends on the one
+        """Return the kernel's PrimFunc: a single block per sequence in the batch, since every step depends on the one
         before.
         """
         batch, steps = (int(d) for d in self.out.shape[:2])

@@ -1,4 +1,4 @@
-"""Lower prelu: one multiplier for positive values; another, times the stored slope, for negative values."""
+"""Lower prelu: a single multiplier for positive values; another, times the stored slope, for negative values."""
 
 from __future__ import annotations
 

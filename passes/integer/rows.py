@@ -1,4 +1,4 @@
-"""TE helpers for operators along the last axis, such as softmax: stages with one value per row, then elements."""
+"""TE helpers for operators along the last axis, such as softmax: stages with a single value per row, then elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Stage = Callable[[str, Callable[..., Scalar]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of `x`, along its last axis; a vector is one row. TE stage names begin with `kind`."""
+    """The rows of `x`, along its last axis; a vector is a single row. TE stage names begin with `kind`."""
 
     x: Tensor
     kind: str
@@ -37,7 +37,7 @@ class Rows:
         return te.reduce_axis((0, self.shape[-1]), name)
 
     def stage(self, name: str, at: Callable[..., Scalar]) -> Tensor:
-        """Add a TE stage with one value per row, `at(*row indices)`."""
+        """Add a TE stage with a single value per row, `at(*row indices)`."""
         return te.compute(self.shape[:-1] or [1], at, name=f"{self.kind}_{name}")
 
     def elements(self, at: Callable[[Row, Index], Scalar], name: str = "") -> Tensor:

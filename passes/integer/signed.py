@@ -2,7 +2,7 @@
 operators. The network stays the same, in the kernels' fastest type.
 
 The function's inputs and outputs keep their type, and so do tensors connected to one by copies alone: an operator that
-copies or compares stored values takes one type. An arithmetic kernel may read one type and write the other.
+copies or compares stored values takes a single type. An arithmetic kernel may read a single type and write the other.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _stored(operator: Operator) -> list[Value]:
 
 
 class _Groups:
-    """Disjoint variable sets with one storage type; one member that keeps its type keeps the whole set."""
+    """Disjoint variable sets with a single storage type; a single member that keeps its type keeps the whole set."""
 
     def __init__(self) -> None:
         self._above: dict[Value, Value] = {}

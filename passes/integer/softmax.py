@@ -169,7 +169,7 @@ def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
 
 
 def te_newton(half: Tensor, stage: Stage) -> Tensor:
-    """Compute `1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. The result may
+    """Compute `1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, a single stage each. The result may
     reach 1, so callers saturate twice its value.
     """
     guess = stage("newton", lambda *r: fp.te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))

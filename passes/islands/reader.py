@@ -1,4 +1,4 @@
-"""Read a Relax function with islands as a program (`program.operator`), one operator per island.
+"""Read a Relax function with islands as a program (`program.operator`), a single operator per island.
 
 Integers with a constant scale and zero point become a stored tensor with a `Quant`. A quantize ends an island: views
 and transposes in front, and a relu or clip behind some operators, become fields of the operator. Every other call is an
@@ -105,7 +105,7 @@ class _Reader:
         return number if isinstance(number, (int, float)) else self._value(expr)
 
     def _part(self, item: Any, var: Any) -> Operand:
-        """Return a tuple's field: for a split, an operator with one output."""
+        """Return a tuple's field: for a split, an operator with a single output."""
         whole = self._read(item.tuple_value)
         if isinstance(whole, Operator) and whole.kind == "split":
             return self._operator("split_part", whole.operands[:1], {**whole.attributes, "index": item.index}, var)

@@ -1,7 +1,7 @@
 """Convert layouts from NCHW to NHWC: quantized networks after import, float networks for planning, images for tensor
 cores, whose loads are whole vectors.
 
-Two rewrites, both exact. Rank-4 tensors between convolutions move to NHWC, with the weights; one transpose where a
+Two rewrites, both exact. Rank-4 tensors between convolutions move to NHWC, with the weights; a single transpose where a
 tensor enters, one where it leaves. Operators that move or compare values work on stored integers, like the same
 operators in a `.tflite` file.
 """
@@ -240,7 +240,7 @@ class _ChannelsLast(Moves):
         return self._other(call if weights is None or not odd else self._with_real_weights(call, weights))
 
     def _with_real_weights(self, call: Value, weights: Stored) -> Value:
-        """`call` with float weights: integer kernels support one scale per output channel, not per input."""
+        """`call` with float weights: integer kernels support a single scale per output channel, not per input."""
         stored, scale, zero = (constant_of(v) for v in (weights.tensor, weights.scale, weights.zero_point))
         if stored is None or scale is None or zero is None:
             return call

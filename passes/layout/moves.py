@@ -148,7 +148,7 @@ class Moves(Rewriting):
         return Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
 
     def _split(self, call: Value) -> Placed:
-        """Rewrite a split; of stored integers if one scale serves the whole and each part."""
+        """Rewrite a split; of stored integers if a single scale serves the whole and each part."""
         placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         axis = LAST_AXIS[axis] if placed.last else axis
@@ -176,7 +176,7 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
-        """Rewrite a reshape; a source with one pixel reads the same in both layouts."""
+        """Rewrite a reshape; a source with a single pixel reads the same in both layouts."""
         placed, shape = self._ordered(call.args[0]), shape_of(call)
         if (placed.last or placed.order) and (seen := self._view_in_order(placed, call)) is not None:
             return seen
@@ -263,7 +263,7 @@ class Moves(Rewriting):
     def _nearest(
         self, extents: Sequence[int], size: Sequence[int], mode: str, rounding: str
     ) -> Callable[[Value], Value]:
-        """Return a nearest resize: `resize2d` in the form with a schedule, otherwise one gather per axis."""
+        """Return a nearest resize: `resize2d` in the form with a schedule, otherwise a single gather per axis."""
         places = [nearest_sources(d, n, n / d, mode, rounding) for d, n in zip(extents, size, strict=True)]
         if places == [[i * d // n for i in range(n)] for d, n in zip(extents, size, strict=True)]:
             how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
@@ -296,7 +296,7 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.tile(v, repeats))
 
     def _broadcast_to(self, call: Value) -> Placed:
-        """Rewrite a broadcast; fold a broadcast constant, such as weights filled with one number."""
+        """Rewrite a broadcast; fold a broadcast constant, such as weights filled with a single number."""
         shape, data = list(shape_of(call)), constant_of(self._place(call.args[0]).value)
         if data is not None:
             return Placed(relax.const(np.broadcast_to(data, shape), str(data.dtype)))

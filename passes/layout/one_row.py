@@ -1,4 +1,4 @@
-"""Rewrite rank-3 networks (Conv1d) to rank 4 with one row, exactly: `[n, c, w]` becomes `[n, c, 1, w]`.
+"""Rewrite rank-3 networks (Conv1d) to rank 4 with a single row, exactly: `[n, c, w]` becomes `[n, c, 1, w]`.
 
 Integer lowering, fused float layers and the schedules support only two-dimensional convolutions and pools. An operator
 without a rule reads rank-3 operands; stored integers stay stored.
@@ -112,7 +112,7 @@ class _Widening(Rewriting):
         return self._reshaped(self._narrow(value), (*shape[:2], 1, shape[2]))
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """Reshape `value`, or its integers under one scale; fold constants and chains."""
+        """Reshape `value`, or its integers under a single scale; fold constants and chains."""
         if shape_of(value) == shape:
             return value
         call = self._definition(value)

@@ -1,4 +1,4 @@
-"""Results of single-operand quantized operators on a channel with one stored value: a table of all 256.
+"""Results of single-operand quantized operators on a channel with a single stored value: a table of all 256.
 
 The operator is requantization, a relu or clip, or a mean over axes besides the channels'. The
 tables hold the values computed by `LowerQuantized`, bit for bit. For any other operator there is none.

@@ -1,4 +1,4 @@
-"""Activations for recurrent cells on one element: ONNX's, defined for all of LSTM, GRU and RNN, and Clip."""
+"""Activations for recurrent cells on a single element: ONNX's, defined for all of LSTM, GRU and RNN, and Clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_cascade.passes.integer.untyped import Scalar, tirx
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function of one element; `alpha` and `beta` are ignored by functions without such a parameter."""
+    """A function of a single element; `alpha` and `beta` are ignored by functions without such a parameter."""
 
     name: str  # a key of `FUNCTIONS`, or Clip: between `alpha` and `beta`
     alpha: float = 0.0

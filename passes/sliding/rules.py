@@ -43,7 +43,7 @@ def elementwise(site: Site) -> Sliding:
 
 
 def quantization(site: Site) -> Sliding:
-    """Apply between stored integers and real numbers: one scale, or a scale per slice along another axis."""
+    """Apply between stored integers and real numbers: a single scale, or a scale per slice along another axis."""
     axis = site.axes[0]
     per_axis = any(prod(shape_of(c)) > 1 for c in site.constants)
     if len(site.inputs) > 1 or (per_axis and int(site.call.attrs.axis) % len(site.shape) == axis):

@@ -1,4 +1,4 @@
-"""Channel tiling: inverted bottlenecks that compute the wide intermediate one channel group at a time.
+"""Channel tiling: inverted bottlenecks that compute the wide intermediate a single channel group at a time.
 
 The kernels are generic (`schedules.kernels.channel_groups`). Whole rows use the form common to all operators
 (`schedules.forms.rows`); this form adds stripes, by a kernel with room for the widest stripe.

@@ -109,7 +109,7 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
 
 
 def narrow_values(y: Expr) -> OwnValues:
-    """Return the arguments of a narrow row kernel: y, and a ring with one slot, since the pointers are already the
+    """Return the arguments of a narrow row kernel: y, and a ring with a single slot, since the pointers are already the
     pixels'.
     """
     return {Role.Y: lambda _: y, Role.SLOT: lambda _: i32(0), Role.SLOTS: lambda _: i32(1)}

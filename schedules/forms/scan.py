@@ -108,7 +108,7 @@ def planned_body(
 
 
 def scan_kernel(body: PlannedBody, generic: RowKernel) -> ScanKernel:
-    """Return a scan's kernel; `generic` computes everything in one function."""
+    """Return a scan's kernel; `generic` computes everything in a single function."""
     constants = tuple(c for v in (*_variants(body.kernels), *_initial(body)) for c in v.constants)
     return ScanKernel(generic.code, constants, max(body.peak, 1), (), True, None, "scan", True, 1, body)
 

@@ -8,7 +8,7 @@ Split into calls, the reduction needs only an accumulator for each output, in RA
                                                                for p in [begin / C, end / C): acc[c] += x[p * C + c]
                                                                if end == all: out[c] = requantize(acc[c])
 
-Applies if a single reduction reads the input, each loop indexing one axis, and nothing else reads the input.
+Applies if a single reduction reads the input, each loop indexing a single axis, and nothing else reads the input.
 """
 
 from __future__ import annotations

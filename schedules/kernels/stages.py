@@ -19,7 +19,7 @@ from tvm_cascade.schedules.tir.staging import is_movement
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A block with one store, in loops over all values of the axes."""
+    """A block with a single store, in loops over all values of the axes."""
 
     extents: Mapping[Var, int]  # of its axes, in loop order
     store: Any

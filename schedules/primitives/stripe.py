@@ -118,7 +118,7 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
 
     Notes
     -----
-    rewrite (`rolling_buffer(striped, "low")`; a ring of 4 rows, filled one iteration before the output begins)::
+    rewrite (`rolling_buffer(striped, "low")`; a ring of 4 rows, filled a single iteration before the output begins)::
 
         for yo in range(4):
             for y, x, r in T.grid(4, 8, 3):
@@ -149,7 +149,7 @@ def buffer_bytes(target: object) -> dict[str, int]:
 
     Returns
     -------
-    Bytes by the name of the buffer; buffers of one name are added up. Parameters are no intermediates.
+    Bytes by the name of the buffer; buffers of a single name are added up. Parameters are no intermediates.
 
     Raises
     ------

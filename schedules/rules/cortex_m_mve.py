@@ -3,7 +3,7 @@
 - Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products
   per `vmladava`. Remainders of eight use int16 lanes, so nothing is read beyond the row. A channel whose weights, less
   their zero point, need nine bits stores them less a number (`lifts`), and adds that times the sum of the window.
-- First layers and other channel counts: lanes over four output channels, one input value times a vector at a time.
+- First layers and other channel counts: lanes over four output channels, a single input value times a vector at a time.
 - Depthwise: `schedules.rules.depthwise_mve`.
 
 The accumulators of two pixels by four channels take eight even registers, lr among them: LLVM must not turn these loops
@@ -243,7 +243,7 @@ class _NibbleDot(_Dot):
 
 
 class _Outer(OuterProducts, _LaneOutputs):
-    """Convolution by outer products: one input value times the weights of four output channels at a time."""
+    """Convolution by outer products: a single input value times the weights of four output channels at a time."""
 
     def pack_weights(self) -> np.ndarray:
         return self.arranged(lambda w: tailed_interleave(w, LANES, 1))

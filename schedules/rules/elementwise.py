@@ -1,4 +1,4 @@
-"""Scalar row kernels of add, sub, mul, relu and requantize: one element at a time, with look-up tables.
+"""Scalar row kernels of add, sub, mul, relu and requantize: a single element at a time, with look-up tables.
 
 An operator that reads a single activation (with a scalar constant as second operand, or none) is a table of 256
 outputs. For add and sub, TFLite gives the operand with the larger scale the ratio 1/2 exactly, which is a shift; the

@@ -76,7 +76,7 @@ class Sliding:
 
     @property
     def row_elements(self) -> int:
-        """Return the elements in a row of the network's tensor; `joined_rows` such rows are one row here."""
+        """Return the elements in a row of the network's tensor; `joined_rows` such rows are a single row here."""
         return self.width * self.channels // self.joined_rows
 
     @property

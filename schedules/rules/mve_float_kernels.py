@@ -1,6 +1,6 @@
 """Row kernels of float32 layers for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
 
-Lanes are four output channels. Convolutions add one input value times four channels' weights to each pixel's sums;
+Lanes are four output channels. Convolutions add a single input value times four channels' weights to each pixel's sums;
 depthwise convolutions add four inputs times their channels' weights. Sums are added up in the order of
 `schedules.rules.fpu_float_kernels`, and LLVM joins products and sums in both, so they are rounded once: results are the same,
 bit for bit, except for subnormal numbers, which vector instructions take for zero (as in LLVM's vectors elsewhere).

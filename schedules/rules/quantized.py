@@ -78,7 +78,7 @@ class QuantizedConv:
 
 
 def blank(array: np.ndarray) -> np.ndarray:
-    """Return zeros in an array's shape and type, all in one element of memory."""
+    """Return zeros in an array's shape and type, all in a single element of memory."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 

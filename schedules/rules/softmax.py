@@ -62,7 +62,7 @@ def read_softmax(spec: OperatorSpec) -> Softmax | None:
 
 
 class _Scalar:
-    """Builder of the scalar kernel: one class at a time."""
+    """Builder of the scalar kernel: a single class at a time."""
 
     def __init__(self, op: Softmax, exps: np.ndarray) -> None:
         self.op = op

@@ -97,7 +97,7 @@ def _paths(func: PrimFunc) -> list[list[Loop]]:
 
 
 def _once(condition: Any) -> Loop:
-    """Return a condition as a loop with one iteration or none."""
+    """Return a condition as a loop with a single iteration or none."""
     zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
     return (tirx.Var("once", "int32"), zero, tirx.Select(condition, one, zero))
 

@@ -74,7 +74,7 @@ class Tuned:
 
 
 def host_target() -> Any:
-    """Return the LLVM target for this machine, with one core."""
+    """Return the LLVM target for this machine, with a single core."""
     return tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
@@ -213,7 +213,7 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
 
 
 def _design(sch: Any) -> None:
-    """Define the search space: tiles of pixels and channels, a tile's sums in one nest, channels innermost and
+    """Define the search space: tiles of pixels and channels, a tile's sums in a single nest, channels innermost and
     vectorized.
     """
     blocks = sch.get_child_blocks(sch.get_sblock("root"))

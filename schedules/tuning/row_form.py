@@ -4,7 +4,7 @@ A tuner cannot call a row kernel, which takes pointers, ring slots and a row num
 
     row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
 
-the operator's own blocks limited to one row, and to columns, with windows free from padding, so every loop has a
+the operator's own blocks limited to a single row, and to columns, with windows free from padding, so every loop has a
 constant extent and there are no conditions. `splice` puts a scheduled row form back into the kernel: in rows without
 padding, the generic code computes the columns at both edges and the scheduled row form the columns between; all other
 rows are computed by the generic code. Only the addresses differ from the tuned function: the window's row r becomes its
@@ -77,7 +77,7 @@ def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -
 
 
 class _Restriction:
-    """Builder of a row form: restricts an operator's blocks to one row and the interior columns."""
+    """Builder of a row form: restricts an operator's blocks to a single row and the interior columns."""
 
     def __init__(self, func: PrimFunc, access: RowAccess, axis: int, rows: range, columns: range) -> None:
         self.func, self.axis, self.rows, self.columns = func, axis, rows, columns

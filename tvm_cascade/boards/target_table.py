@@ -16,7 +16,7 @@ def targets() -> list[Target]:
 
 
 def target_table() -> str:
-    """Format the targets as a table, one line each."""
+    """Format the targets as a table, a single line each."""
     rows = [("target", "core", "clock", "flash", "RAM, by name: bytes, cycles a byte", "")]
     for one in targets():
         marks = [

@@ -6,7 +6,7 @@ input step by step instead, and writes everything in the last step. A streamed g
 row in each step.
 
 Tables count in tensor units: rows, or pixels if the steps make pixels and the tensor's pixels are contiguous. A view,
-or a part of a join, is replaced by the tensor that owns the memory (the root); a join has one producer per part.
+or a part of a join, is replaced by the tensor that owns the memory (the root); a join has a single producer per part.
 
 Symbols: `need[k]`, input units that must exist before step k; `keep[k]`, the first unit read by step k or later (all
 units if none is), so units below are dead; `made[k]`, output units that exist after k steps.

@@ -55,7 +55,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Fact 1 for one axis."""
+    """Fact 1 for a single axis."""
 
     inputs: int  # that are counted
     outputs: int

@@ -84,5 +84,5 @@ def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
 
 
 def _plane_row(t: Tensor) -> int:
-    """Compute the bytes of a row in one plane; the whole tensor's without rows."""
+    """Compute the bytes of a row in a single plane; the whole tensor's without rows."""
     return t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * ITEM_BYTES[t.dtype]

@@ -1,6 +1,6 @@
 """The smallest plan that takes at most `PlanOptions.max_time` times the instructions of the fastest plan.
 
-Steps get coarser, and stripes wider, until the plan is within the limit. The fastest plan runs one operator after
+Steps get coarser, and stripes wider, until the plan is within the limit. The fastest plan runs a single operator after
 another. Every plan is priced by `timing.instructions`.
 """
 
@@ -58,7 +58,7 @@ def smallest_in_time(graph: Graph, options: PlanOptions, plan_of: PlanOf) -> InT
 
 @cached(maxsize=8)
 def _fast_plans(graph: Graph, options: PlanOptions) -> list[Plan]:
-    """Return the plans without cascades, in steps of one row and of several rows: nothing is faster."""
+    """Return the plans without cascades, in steps of a single row and of several rows: nothing is faster."""
     plan = without_search(graph, plain_costs(graph, options), options)
     return [plan] if options.draft else list(dict.fromkeys((plan, raise_tile_rows(plan, options))))
 

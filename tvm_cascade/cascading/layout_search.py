@@ -60,7 +60,7 @@ class Search:
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
-        """Test whether [i, j) may be a segment: in one region or a single operator, and not too long."""
+        """Test whether [i, j) may be a segment: in a single region or a single operator, and not too long."""
         if j - i > self.longest:
             return False
         if self.regions.whole:

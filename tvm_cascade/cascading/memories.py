@@ -14,7 +14,7 @@ _ALIGN = 64  # bytes, of the address that a memory begins at; what follows it st
 
 
 def blocks(plan: Plan) -> Problem:
-    """Return the blocks a memory can hold; all as one block if rows have separate addresses."""
+    """Return the blocks a memory can hold; all as a single block if rows have separate addresses."""
     return Problem((Buffer(0, plan.peak, 0, 1, name=ROWS),)) if ROWS in plan.buffers else plan.problem
 
 

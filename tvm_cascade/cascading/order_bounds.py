@@ -1,4 +1,4 @@
-"""Lower bounds on the bytes of an order's segments in one tile, or in stripes: the tables for `lower_bounds`."""
+"""Lower bounds on the bytes of an order's segments in a single tile, or in stripes: the tables for `lower_bounds`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RingBounds:
         return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
 
     def _strip(self, tensor: int, ring: int, kept: bool) -> int:
-        """Compute `in_stripes` for one tensor, with `ring` bytes in its ring and row steps."""
+        """Compute `in_stripes` for a single tensor, with `ring` bytes in its ring and row steps."""
         tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
         writers = tables.writers(tensor) if ring else ()
         if not writers or writers[0] < 0 or columns == 1:

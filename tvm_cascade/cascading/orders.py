@@ -65,7 +65,7 @@ def best_order(
         Returns the bytes that the file's order needs, and is called if the sets are few. That order is returned unless
         another needs fewer bytes.
     rings : Sequence[int]
-        The fewest bytes of each tensor where it is produced and read in one segment.
+        The fewest bytes of each tensor where it is produced and read in a single segment.
     most : int
         Limit on the number of down-closed sets; above it the file's order is returned and nothing is proven.
     most_costs : int

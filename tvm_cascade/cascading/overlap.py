@@ -63,7 +63,7 @@ def shared_bytes(pairs: Iterable[Pair], sizes: Sequence[int], later: Callable[[i
 
 
 def _shared_with(whole: int, pairs: Iterable[Pair], later: Callable[[int], bool]) -> int:
-    """Compute `shared_bytes` for one dying input of `whole` bytes."""
+    """Compute `shared_bytes` for a single dying input of `whole` bytes."""
     front, outputs = 0, list[Pair]()
     for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
         if later(pair.writer):

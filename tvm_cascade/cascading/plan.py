@@ -59,7 +59,7 @@ class Segment:
     row-major order. With n = `tile.rows` whole rows these are rows [k * n, (k + 1) * n), as far as they exist. With
     `tile.columns` pixels, and n = ceil(columns / tile.columns), they are the pixels from column (k % n) * tile.columns
     in row k // n, at most to the end of the row. Operators with unknown column windows write whole rows even then.
-    Operators without rows (`opaque` operators, or outputs with one row) occur once. Views do not occur.
+    Operators without rows (`opaque` operators, or outputs with a single row) occur once. Views do not occur.
 
     Accumulating: an operator in `accumulating` occurs once for every such tile of the *input*, adds the tile to the
     accumulator, and writes the output in the last step.

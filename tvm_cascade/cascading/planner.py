@@ -192,7 +192,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> InTime:
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
-    """Run `cascade` for one set of tiles, without the limit `options.max_time`; may raise `SearchStopped`."""
+    """Run `cascade` for a single set of tiles, without the limit `options.max_time`; may raise `SearchStopped`."""
     best = _smallest(structure(graph), options.untimed)
     return within_cap(replace(best, graph=graph), plain_costs(graph, options), options, remedy(options))
 

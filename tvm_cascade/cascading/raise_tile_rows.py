@@ -5,7 +5,7 @@ A one-row kernel reads all weights of the layer for every row. If an operator ca
 steps of one row; here the segments are split, and then given higher tiles, as far as the arena stays within the cap, or
 within the plan's own size without a cap. An operator's gain is estimated (`cores.step_model`): weight loads saved, less
 the cost of looking up row addresses again for every block of channels. If kernels are known (`PlanOptions.price`),
-segments with more instructions in these tiles get steps of one row back.
+segments with more instructions in these tiles get steps of a single row back.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _RaiseTileRows:
         self._raise(sorted(wanted, key=lambda k: (self._cost(self.segments[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _lower_slower(self, before: Plan, price: Price) -> None:
-        """Give segments that take more instructions than in the plan `before` steps of one row back."""
+        """Give segments that take more instructions than in the plan `before` steps of a single row back."""
         if not any(s.tile.rows > 1 for s in self.segments):
             return
         now, then = price.by_operator(self.plan), price.by_operator(before)

@@ -1,4 +1,4 @@
-"""Regions: sets of operators that may run in one cascade.
+"""Regions: sets of operators that may run in a single cascade.
 
 An operator may cascade if the input rows read for an output row are known: `passes.extract_graph` derives these windows
 from the operator's code, whatever the name. An output with one row needs no window, and a view moves no data. All other
@@ -7,7 +7,7 @@ operators are left out, each with a reason.
 Regions are merged as in BYOC's MergeCompilerRegions: a tensor's producer and reader join a region unless another path
 between leaves the region, which would make two regions wait for each other. Largest tensors go first, so of two
 conflicting merges the larger tensor's is made and may give a ring; then operators that read the same tensor. The
-planner (`search`) never puts operators from different regions into one segment.
+planner (`search`) never puts operators from different regions into a single segment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Partition:
 
     @cached_property
     def whole(self) -> bool:
-        """Test whether all operators lie in one region."""
+        """Test whether all operators lie in a single region."""
         return len(self.regions) <= 1 and None not in self.region_of
 
 

@@ -184,7 +184,7 @@ class _Scheduled:
 
 
 class _Blocks:
-    """The blocks of an arena: one buffer per row for tensors with row addresses, one for every other block."""
+    """The blocks of an arena: a single buffer per row for tensors with row addresses, one for every other block."""
 
     def __init__(self, scheduled: _Scheduled, segments: tuple[Segment, ...], storages: tuple[Storage, ...]) -> None:
         self.scheduled, self.costs = scheduled, scheduled.lives.costs
@@ -240,7 +240,7 @@ class _Blocks:
             self.buffers.append(Buffer(len(self.buffers), size, lower, last, alignment or self.unit, None, name))
 
     def _whole(self, storage: Storage) -> None:
-        """Add a buffer for a tensor in one block, whole or a ring."""
+        """Add a buffer for a tensor in a single block, whole or a ring."""
         parts = self.scheduled.parts.get(storage.tensor)
         end = self.scheduled.begin[-1]
         lower = min((int(p.lower.min()) for p in parts), default=0) if parts else 0

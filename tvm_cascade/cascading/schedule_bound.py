@@ -194,7 +194,7 @@ class _Pebbles:
         return found
 
     def _of_input(self, tensor: int, op: Op, i: int) -> Boundary | None:
-        """Return `_counts` for one input, which is the node, a view, or a part."""
+        """Return `_counts` for a single input, which is the node, a view, or a part."""
         read, node, out = (
             self.graph.tensors[op.inputs[i]],
             self.graph.tensors[tensor],

@@ -397,7 +397,7 @@ class SegmentCosts:
 
     @cached_method
     def trace(self, i: int, j: int, tile: Tile) -> tuple[int, ...]:
-        """Return the operators of [i, j) in execution order, one entry a step."""
+        """Return the operators of [i, j) in execution order, a single entry a step."""
         in_place = self.in_place(i, j)
         return Cascade(self.tables, self.members(i, j), tile).trace if in_place is None else (in_place,)
 

@@ -50,7 +50,7 @@ class Cascade:
 
     @cached_property
     def trace(self) -> tuple[int, ...]:
-        """Return the members in execution order, one entry a step.
+        """Return the members in execution order, a single entry a step.
 
         Several sinks advance in proportion to their numbers of steps. Steps no sink demands run at the end.
         """
@@ -107,7 +107,7 @@ class Cascade:
         return tuple((o, o in self.accumulating) for o in operators if o in self.inside)
 
     def closed_form(self, tensor: int) -> int | None:
-        """Compute `held` for a tensor with one producer and one reader; None for any other.
+        """Compute `held` for a tensor with a single producer and a single reader; None for any other.
 
         The result is the maximum over the reader's steps of `made - keep`.
         """

@@ -22,7 +22,7 @@ _Pointers = NDArray[np.uintp]
 
 
 class StepTables:
-    """The access tables of a graph for one tile, as `step_tables` of `native/simulate.c`.
+    """The access tables of a graph for a single tile, as `step_tables` of `native/simulate.c`.
 
     Sources and operators are numbered in ascending order. An operator's tables are added when it first runs.
     """

@@ -224,7 +224,7 @@ class Striper:
             asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
-        """Compute an operator's multiply-accumulates in stripes beyond one run over whole rows.
+        """Compute an operator's multiply-accumulates in stripes beyond a single run over whole rows.
 
         Work is in proportion to the taps outside padding.
         """

@@ -92,7 +92,7 @@ class _Paths:
 
 
 class TimedCuts:
-    """The search for one order."""
+    """The search for a single order."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class TimedCuts:
         yield from (chosen for chosen, _, _ in found)
 
     def _filled(self, blocks: tuple[Block, ...], free: tuple[float, ...], left: float) -> float:
-        """Compute the fewest cycles of blocks that live in one segment; inf without room.
+        """Compute the fewest cycles of blocks that live in a single segment; inf without room.
 
         `free`: bytes in each memory; `left`: bytes in all together.
         """

@@ -176,7 +176,7 @@ class Memory:
         return Bytes.of(at.place + places, at.tag + elements)
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
-        """Return an area's pixels in a ring with one stripe's columns per row."""
+        """Return an area's pixels in a ring with a single stripe's columns per row."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):

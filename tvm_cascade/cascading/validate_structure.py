@@ -1,6 +1,6 @@
 """Consistency checks of a plan's data against its graph, made before the plan is replayed (`validate`).
 
-A replay only sees the steps' reads and writes: a view at the wrong offset, two blocks with one name, or a segment
+A replay only sees the steps' reads and writes: a view at the wrong offset, two blocks with a single name, or a segment
 without room for step counters would go unnoticed.
 """
 

@@ -64,7 +64,7 @@ _TOOLS = (  # program, what for, remedy
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result for one package, program or library. `remedy` is "" if nothing needs to be done."""
+    """The result for a single package, program or library. `remedy` is "" if nothing needs to be done."""
 
     name: str
     found: bool
@@ -121,7 +121,7 @@ class Doctor:
         )
 
     def to_text(self) -> str:
-        """Format the results: the conclusion, then one line for each finding."""
+        """Format the results: the conclusion, then a single line for each finding."""
         lines = [
             f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
             for check in self.checks

@@ -12,7 +12,7 @@ _MOST = 20  # tensors in the text
 
 @dataclass(frozen=True, slots=True)
 class LayerCheck:
-    """Comparison of one tensor with the reference."""
+    """Comparison of a single tensor with the reference."""
 
     tensor: str  # its name in the model's file
     operator: str  # kind of the operator that writes it

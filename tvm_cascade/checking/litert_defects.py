@@ -187,7 +187,7 @@ def _bias(edit: _Editor, op: Any) -> str:
 
 
 def _rounded_twice(edit: _Editor, op: Any) -> str:
-    """Compute a fully connected layer by a 1x1 convolution of one row, which is rounded twice.
+    """Compute a fully connected layer by a 1x1 convolution of a single row, which is rounded twice.
 
     int16 are rounded once, by a multiplier of 16 bits.
     """

@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Reference(Protocol):
-    """A reference for one file, opened once; raises as `open_reference` does."""
+    """A reference for a single file, opened once; raises as `open_reference` does."""
 
     @property
     def by(self) -> str:

@@ -133,7 +133,7 @@ def _is_quantize(target: object) -> bool:
 
 
 def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
-    """Return the outputs of one inference by a torch program, with roundings turned if `rng` is given."""
+    """Return the outputs of a single inference by a torch program, with roundings turned if `rng` is given."""
     torch = torch_package()
 
     class Turning(torch.fx.Interpreter):

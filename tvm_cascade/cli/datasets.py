@@ -110,7 +110,7 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
     (`[torchao]`). Networks of TensorFlow are quantized as they are converted to .tflite.
 
     
-    D.npz    samples to calibrate on, a hundred or more of every kind that occurs: one array per input under the
+    D.npz    samples to calibrate on, a hundred or more of every kind that occurs: a single array per input under the
              input's name, N samples along the first axis, then the input's shape without its batch of 1. The values
              that the float network takes. `labels`, optional, are read for the accuracy before and after.
     D/       a folder of images or .wav files, as of `validate`.

@@ -164,7 +164,7 @@ def export(directory: Path, kind: str, output: Path, as_json: bool, **options: A
 @prints(Bundle)
 @guarded
 def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Write an image of several compiled networks that share one arena: as large as the largest, not the sum."""
+    """Write an image of several compiled networks that share a single arena: as large as the largest, not the sum."""
     from tvm_cascade import api
 
     result = api.bundle(directories, **options)

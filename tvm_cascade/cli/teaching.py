@@ -146,7 +146,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 class Command(click.Command):
-    """A command with examples in `--help`, and if listed in `GROUPS`, one line for each common option."""
+    """A command with examples in `--help`, and if listed in `GROUPS`, a single line for each common option."""
 
     @cached_property
     def help_all(self) -> click.Option:

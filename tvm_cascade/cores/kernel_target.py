@@ -1,4 +1,4 @@
-"""`KernelTarget`: a core with the back end, the objective and the kernel variants of one compilation."""
+"""`KernelTarget`: a core with the back end, the objective and the kernel variants of a single compilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost models: analytic, measured and learned, behind one interface."""
+"""Cost models: analytic, measured and learned, behind a single interface."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The interface of latency cost models (`CostModel`), and the input, operator features (`OpFeatures`).
 
 A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run in turn (IOS,
-section 3). A single operator is a stage with one group. Costs are milliseconds.
+section 3). A single operator is a stage with a single group. Costs are milliseconds.
 
 A model also gives lower bounds (`OpBound`: additive works and spans along paths), with which the search skips stages
 without losing exactness. A model without provable bounds returns zeros.

@@ -92,7 +92,7 @@ _TF32_TILES = tuple(replace(t, depth=t.depth // 2) for t in HALVES)  # as many b
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic:
-    """The computation for one kind of product: tile sets, bytes per value, and fitted times."""
+    """The computation for a single kind of product: tile sets, bytes per value, and fitted times."""
 
     tiles: tuple[Tiles, ...]
     item: int

@@ -193,7 +193,7 @@ def emit_folder(
 
 
 def _with_flat_result(net: StageGraph) -> StageGraph:
-    """Flatten nested result tuples into one tuple: a folder's outputs have names, and no nesting."""
+    """Flatten nested result tuples into a single tuple: a folder's outputs have names, and no nesting."""
     result = net.program.result
     return net if isinstance(result, int) else replace(net, program=replace(net.program, result=(*numbers_in(result),)))
 

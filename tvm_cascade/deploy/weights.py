@@ -28,7 +28,7 @@ _ALIGNMENT = 64  # bytes: kernels read vectors
 def as_parameters(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """Turn the large constants of `main`'s calls into parameters behind the inputs; returns the module and the arrays.
 
-    Equal constants become one parameter. `main` is a straight line of calls, as `lower_stages` makes it.
+    Equal constants become a single parameter. `main` is a straight line of calls, as `lower_stages` makes it.
     """
     main = mod["main"]
     params, arrays = list[Any](), list[np.ndarray]()

@@ -133,7 +133,7 @@ def _uart_text(board: Board | None) -> str:
 
 
 def _side_text(name: str, side: UartSide) -> str:
-    """Write the macros for one direction of a polled port: a test for a byte, and the data register."""
+    """Write the macros for a single direction of a polled port: a test for a byte, and the data register."""
     status, data = (f"(*(volatile uint{side.bits}_t *)0x{place:08X}u)" for place in (side.status, side.data))
     ready = "!=" if side.ready_when_set else "=="
     return f"#define UART_{name}_READY (({status} & 0x{side.mask:X}u) {ready} 0u)\n#define UART_{name}_DATA {data}\n"

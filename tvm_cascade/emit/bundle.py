@@ -1,4 +1,4 @@
-"""Bundles: networks from several compiled folders in one image with one shared arena (see `emit.image`)."""
+"""Bundles: networks from several compiled folders in a single image with a single shared arena (see `emit.image`)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BundleResult:
 def make_bundle(
     folders: Sequence[Path], out: Path, board: str | None = None, keep_states: bool = False
 ) -> BundleResult:
-    """Write and build a bundle of compiled folders, each with one network; `out` appears only when complete.
+    """Write and build a bundle of compiled folders, each with a single network; `out` appears only when complete.
 
     `keep_states` gives the networks' states memory beside the arena. `board` None is the first network's board. Raises
     as `write_bundle` and `build_image`, and `UsageError` for states without `keep_states`.
@@ -101,7 +101,7 @@ def make_bundle(
 
 
 def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
-    """Write the networks of several compiled folders as one image into the new folder `folder`.
+    """Write the networks of several compiled folders as a single image into the new folder `folder`.
 
     Raises `UsageError` for fewer than two networks, a folder that is itself a bundle, equal names, different targets, a
     board unable to run the networks, networks compiled without a sharable arena, and a folder that is not empty.

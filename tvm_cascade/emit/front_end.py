@@ -1,8 +1,8 @@
-"""An audio front end as C for one configuration: from sound to rows of log-mel features, in integers (`tvm-cascade
+"""An audio front end as C for a single configuration: from sound to rows of log-mel features, in integers (`tvm-cascade
 front-end`).
 
 The arithmetic equals TensorFlow Lite Micro's audio front end bit for bit (rfc/0019, section 7). Tables are computed
-here, so the C has no floats, and no memory besides state and one spectrum.
+here, so the C has no floats, and no memory besides state and a single spectrum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables for an audio front end in integers: window, Fourier transform, mel filters, gain and logarithm.
 
-Arithmetic and precision are those of TensorFlow Lite Micro's audio front end: a table that differs in one number
+Arithmetic and precision are those of TensorFlow Lite Micro's audio front end: a table that differs in a single number
 changes the features. Every step is in single floats. Cosines and powers are the nearest single floats to the exact
 values; logarithms are rounded as in the C libraries used with the front end (`single_log1p`).
 """

@@ -43,7 +43,7 @@ def has_self_test(network: Network) -> bool:
 
 
 def has_classes(network: Network) -> bool:
-    """Return True if the first output looks like scores of classes: one row of two or more numbers."""
+    """Return True if the first output looks like scores of classes: a single row of two or more numbers."""
     shape = network.outputs[0].shape
     return 2 <= prod(shape) == max(shape, default=0)
 

@@ -40,7 +40,7 @@ def serial_file(network: Network) -> str:
 
 
 def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
-    """Describe each tensor in one line, with the C names only: the model's own names may hold anything."""
+    """Describe each tensor in a single line, with the C names only: the model's own names may hold anything."""
     lines = []
     for spec in specs:
         quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
@@ -50,7 +50,7 @@ def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
 
 
 def user_callback(spec: TensorSpec, name: str) -> str:
-    """Write the callback completed by the user to deliver one row of a streamed input."""
+    """Write the callback completed by the user to deliver a single row of a streamed input."""
     return _callback(
         name,
         spec,

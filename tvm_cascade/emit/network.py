@@ -196,7 +196,7 @@ class Interface:
         return b"".join(parts)
 
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
-        """Convert the bytes written by the firmware in one inference to the arrays of `outputs`."""
+        """Convert the bytes written by the firmware in a single inference to the arrays of `outputs`."""
         return split_outputs(self.outputs, data)
 
 

@@ -172,7 +172,7 @@ _SECTION = '#ifndef {0}_FLASH_SECTION\n#define {0}_FLASH_SECTION ".rodata.tvm_we
 
 
 def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
-    """Write the C sources into one folder and the headers, behind the text `before`, into another."""
+    """Write the C sources into a single folder and the headers, behind the text `before`, into another."""
     for source, text in package.sources():
         write_file(sources / source, text)
     for header, text in package.headers():

@@ -51,7 +51,7 @@ def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:
 
 
 def _c_names(specs: Sequence[TensorSpec], side: str, reserved: Container[str]) -> list[str]:
-    """Name the tensors of one side, `input` or `output`, in C, avoiding `reserved`.
+    """Name the tensors of a single side, `input` or `output`, in C, avoiding `reserved`.
 
     The header names sizes by number and by name, <NETWORK>_INPUT0_SIZE and <NETWORK>_<NAME>_SIZE, and a streamed input
     has a second member, <name>_context; a name that would collide is numbered.

@@ -1,7 +1,7 @@
 """Deduplication of weights: constants common to several networks in an image are stored once.
 
 Two heads over one backbone, or a network in two plans, have equal weights, packed equally for equal kinds of kernels.
-Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the rest are laid out again
+Equal constants of at least `LEAST` bytes move into a single array, `tvm_cascade_constants`; the rest are laid out again
 without gaps, and pointers in the driver, which is C with either back end, are updated. Tables indexed by the driver are
 not moved.
 """
@@ -33,7 +33,7 @@ class SharedWeights:
 
 
 def share(networks: Mapping[str, tuple[str, str]]) -> SharedWeights:
-    """Move constants common to several `networks` into one array: network name -> texts of `<name>.c` and
+    """Move constants common to several `networks` into a single array: network name -> texts of `<name>.c` and
     `<name>_weights.c`.
 
     A network with a different layout in the weights file, as from another version, keeps all constants.

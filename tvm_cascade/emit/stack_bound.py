@@ -104,7 +104,7 @@ def read_functions(disassembly: str) -> dict[str, Function]:
 
 
 def _read(function: Function, name: str, code: str, operands: str) -> None:
-    """Take one instruction into account."""
+    """Take a single instruction into account."""
     taken = _taken(code, operands)
     if taken is None:
         function.why = f"moves its stack pointer by what it computes ({code} {operands})"

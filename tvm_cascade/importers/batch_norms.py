@@ -75,7 +75,7 @@ class _Folding(Rewriting):
         return made, total.reshape([-1 if a == 1 else 1 for a in range(len(shape_of(x)))])
 
     def _own(self, value: Value) -> Value:
-        """Return the expression bound to a variable with one reader; otherwise the variable."""
+        """Return the expression bound to a variable with a single reader; otherwise the variable."""
         return self.definitions.get(value, value) if self.readers.get(value) == 1 else value
 
     def _constant(self, value: Value) -> np.ndarray | None:

@@ -69,7 +69,7 @@ class _Storing(Rewriting):
 
 
 def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
-    """Return True if `shape` has one element, or broadcasts to `rank` axes only along `axis`."""
+    """Return True if `shape` has a single element, or broadcasts to `rank` axes only along `axis`."""
     return all(d == 1 or a == axis for a, d in enumerate(shape, rank - len(shape)))
 
 

@@ -124,7 +124,7 @@ def _cut_torch(_path: Path, data: bytes, cut: Cut) -> bytes:
 
 
 class _Format(NamedTuple):
-    """The functions for one file format: read the graph, cut the contents."""
+    """The functions for a single file format: read the graph, cut the contents."""
 
     graph: Callable[[Path, bytes], FileGraph]
     cut: Callable[[Path, bytes, Cut], bytes]

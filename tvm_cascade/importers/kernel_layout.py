@@ -1,4 +1,4 @@
-"""Rewrite float networks to the kernels' layout: channels last, one row for Conv1d, batch normalizations folded.
+"""Rewrite float networks to the kernels' layout: channels last, a single row for Conv1d, batch normalizations folded.
 
 The importer keeps the file's form for `optimize` and `stages`; planning uses this form. Inputs and outputs keep the
 file's layout.

@@ -18,7 +18,7 @@ from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec, unique_names
 
 @dataclass(frozen=True)
 class Frame:
-    """A network for one frame."""
+    """A network for a single frame."""
 
     mod: tvm.IRModule
     plan: FramePlan

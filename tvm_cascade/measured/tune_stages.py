@@ -73,7 +73,7 @@ def tune_stages(
 
 
 class BenchMachine:
-    """A `stage_tuning.Machine`: one core of a bench's processor, or the bench's GPU.
+    """A `stage_tuning.Machine`: a single core of a bench's processor, or the bench's GPU.
 
     On processors schedules are searched for a generic model, and measured as compiled for the bench's.
     """

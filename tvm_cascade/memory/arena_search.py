@@ -9,7 +9,7 @@ allowed by the buffers below. At a node, with `support[i]` for each unplaced buf
   must rest on an unplaced buffer: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: fail.
 - *canonical*: a candidate at or above `support[i] + size[i]` of any unplaced i leaves a hole that i would fall into.
 - *section bound*: buffers live at one step stack up. Sorted by `low`, the stack of the k-th and all after it ends no
-  lower than `low[k] + sum(size[k:])` (Jackson's rule for one machine with heads), for every k and every step.
+  lower than `low[k] + sum(size[k:])` (Jackson's rule for a single machine with heads), for every k and every step.
 - *decomposition*: once the unplaced buffers fall apart in time, the parts are solved one by one; a part that fails
   sends the search back to the decision that created it, past its solved siblings.
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.

@@ -46,7 +46,7 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
 
 
 class Placer:
-    """Placer for one problem in many orders."""
+    """Placer for a single problem in many orders."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -54,7 +54,7 @@ def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: Load
 
 
 class _Writer:
-    """Writes a file's network with another schedule, as one block."""
+    """Writes a file's network with another schedule, as a single block."""
 
     def __init__(self, text: dict, graph: Graph) -> None:
         self.source = text

@@ -6,7 +6,7 @@ from tvm_cascade.parallel.problem import CONCURRENT, Block, Schedule, Stage, Sta
 
 
 def sequential(block: Block, cost: StageCost) -> Schedule:
-    """Schedule one stage per node, in topological order."""
+    """Schedule a single stage per node, in topological order."""
     stages = tuple(Stage(CONCURRENT, ((v,),)) for v in range(block.size))
     return _priced(stages, cost)
 

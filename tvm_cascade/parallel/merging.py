@@ -83,7 +83,7 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
 def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[tuple[str, str], ...]:
     """Return the kinds of the operators after the anchor, and the types they write.
 
-    Merged units must agree: a common epilogue serves all, and one tensor is written.
+    Merged units must agree: a common epilogue serves all, and a single tensor is written.
     """
     tensors = graph.graph.tensors
     return tuple((op.kind, tensors[op.outputs[0]].dtype) for op in (graph.graph.ops[i] for i in ops))
@@ -101,7 +101,7 @@ def _axis(ops: Sequence[Op], field: str) -> list[Window]:
 
 
 def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
-    """Compute the features of the members merged into one operator; work on zeros in enlarged kernels counts."""
+    """Compute the features of the members merged into a single operator; work on zeros in enlarged kernels counts."""
     ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
     single = [graph.features[m][0] for m in members]
     grown = [1.0] * len(ops)

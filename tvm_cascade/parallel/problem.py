@@ -1,7 +1,7 @@
 """Problem and solution of the inter-operator scheduler: `Block` and `Options`, `Stage` and `Schedule`.
 
 IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run in turn. A stage's operators either run in
-concurrent *groups* (connected components, each run in sequence) or are all *merged* into one operator.
+concurrent *groups* (connected components, each run in sequence) or are all *merged* into a single operator.
 
 A `Block` is the unit of search: at most 62 nodes, sets of nodes are bit masks (bit i is node i, nodes in topological
 order). Costs are milliseconds.
@@ -86,7 +86,7 @@ class StageCost(Protocol):
         ...
 
     def merged(self, members: tuple[int, ...]) -> float | None:
-        """Return the milliseconds of the members merged into one operator; None if no exact merge exists."""
+        """Return the milliseconds of the members merged into a single operator; None if no exact merge exists."""
         ...
 
     def bounds(self) -> Sequence[OpBound] | None:

@@ -81,7 +81,7 @@ class BlockCost:
         )
 
     def merged(self, members: tuple[int, ...]) -> float | None:
-        """Return the milliseconds of the members merged into one operator."""
+        """Return the milliseconds of the members merged into a single operator."""
         if self._graph is None:
             return None
         units = [self._nodes[v] for v in members]
@@ -155,7 +155,7 @@ def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tup
     """Group unconnected units into a single stage.
 
     Return () if all are connected, if there are more than `s` groups, or if the variant has no concurrent stages. `r`
-    does not apply: it bounds the search, and this is one stage more.
+    does not apply: it bounds the search, and this is a single stage more.
     """
     if options.variant not in ("parallel", "both"):
         return ()

@@ -45,7 +45,7 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
 
 
 def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
-    """Format one line per group: stage, stream, milliseconds, operators."""
+    """Format a single line per group: stage, stream, milliseconds, operators."""
     lines = []
     for bar in bars(units, schedule, model):
         group = ("merge " if bar.merged else "") + " -> ".join(bar.operators)

@@ -1,4 +1,4 @@
-"""Scheduling units: groups of fused operators, scheduled as one node by the inter-operator search.
+"""Scheduling units: groups of fused operators, scheduled as a single node by the inter-operator search.
 
 IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with its only
 readers if they are element-wise (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise operators

@@ -1,4 +1,4 @@
-"""Operators that readers of files expand into several, as one operator of a kind of its own.
+"""Operators that readers of files expand into several, as a single operator of a kind of its own.
 
 | kind | of real numbers | operands | attributes |
 | --- | --- | --- | --- |

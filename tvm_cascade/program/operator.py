@@ -62,7 +62,7 @@ class Quantized(Value):
 
     @property
     def scale(self) -> np.ndarray:
-        """Return the scale as float32, one element or one per channel."""
+        """Return the scale as float32, a single element or one per channel."""
         return self.quant.scale
 
     @property

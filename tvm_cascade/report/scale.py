@@ -17,7 +17,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The values from `low` to `high` along one side of a drawing."""
+    """The values from `low` to `high` along a single side of a drawing."""
 
     low: float
     high: float

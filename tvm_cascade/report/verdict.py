@@ -1,4 +1,4 @@
-"""Verdict of a plan on a board: whether RAM and flash hold the network, in one line."""
+"""Verdict of a plan on a board: whether RAM and flash hold the network, in a single line."""
 
 from __future__ import annotations
 

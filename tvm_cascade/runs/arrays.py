@@ -37,7 +37,7 @@ def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | Non
 
 
 def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
-    """Read the inputs for a sequence of calls, by `Image.label`, from an .npz with one array per input.
+    """Read the inputs for a sequence of calls, by `Image.label`, from an .npz with a single array per input.
 
     The first axis counts the calls; every call runs all networks once. A batch axis of one behind may be left out. With
     a single input and a single array, any name will do.

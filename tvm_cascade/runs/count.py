@@ -61,7 +61,7 @@ def counter_of(
 
 
 def batches(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Group tasks so that each group fits one image, by bytes of constants and by number."""
+    """Group tasks so that each group fits a single image, by bytes of constants and by number."""
     batches: list[list[Task]] = []
     size = _BATCH_BYTES + 1
     for task in tasks:
@@ -100,7 +100,7 @@ def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, back
 
 
 def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:
-    """Collect the constants of all tasks in one blob, each aligned to 8 bytes, and return the offsets by task."""
+    """Collect the constants of all tasks in a single blob, each aligned to 8 bytes, and return the offsets by task."""
     blob, places = bytearray(), []
     for task in tasks:
         own = []

@@ -16,7 +16,7 @@ from tvm_cascade.runs.run_image import run_image
 def golden_of(
     folder: Path, inputs: Path | None, check: Path | None, progress: Callable[[str], None]
 ) -> dict[str, Golden]:
-    """Run the networks of a folder in this process on one input; return the input and the outputs by network.
+    """Run the networks of a folder in this process on a single input; return the input and the outputs by network.
 
     With `check` the outputs are compared with the reference on this model. Networks that ask for their inputs row by row
     are left out, and folders without a program for this machine have none.

@@ -96,7 +96,7 @@ int main(void)
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """Time of one layer in one inference."""
+    """Time of a single layer in a single inference."""
 
     name: str
     kind: str

@@ -266,7 +266,7 @@ def _over_port(
 def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
     """Return the bytes touched per named memory, copied weights included.
 
-    Return () if everything lies in one arena, or if a port reports only the sum.
+    Return () if everything lies in a single arena, or if a port reports only the sum.
     """
     if len(high_water) != len(image.arrays):
         return ()

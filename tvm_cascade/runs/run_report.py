@@ -127,7 +127,7 @@ class RunReport:
 
     @property
     def answer(self) -> str:
-        """Say in one line whether the outputs are right and the program takes no more than planned."""
+        """Say in a single line whether the outputs are right and the program takes no more than planned."""
         if self.equals_host is False:
             return f"FAILED: the outputs differ from those of this machine, on {self.board}"
         if self.checked is not None and self.match is not True:
@@ -142,7 +142,7 @@ class RunReport:
         return ", ".join([f"ok: {what}, on {self.board}", *counted, *([] if time is None else [f"about {time} ms"])])
 
     def to_text(self) -> str:
-        """Format the report: the answer, then one line for each measurement."""
+        """Format the report: the answer, then a single line for each measurement."""
         by = "; ".join(filter(None, [self.reference, self.reference_note]))
         verdict = f"{self.verdict} ({by})" if self.checked is not None else "not checked (--check MODEL)"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"

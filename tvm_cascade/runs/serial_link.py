@@ -51,7 +51,7 @@ class BoardStopped(ToolError):
 
 
 def encode(kind: int, sequence: int, payload: bytes) -> bytes:
-    """Encode one frame, flags included."""
+    """Encode a single frame, flags included."""
     body = bytes((kind, sequence)) + payload
     body += struct.pack("<I", zlib.crc32(body))
     escaped = bytearray((FLAG,))

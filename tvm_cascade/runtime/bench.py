@@ -61,7 +61,7 @@ class Bench(Protocol):
         ...
 
     def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
-        """Measure every program's milliseconds, run in turn on one machine: `rounds` times `repeats` each."""
+        """Measure every program's milliseconds, run in turn on a single machine: `rounds` times `repeats` each."""
         ...
 
 

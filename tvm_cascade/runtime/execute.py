@@ -33,7 +33,7 @@ def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, c
 
 
 class Session:
-    """A compiled module on a device, to be run and timed, by a single thread at a time: runs share one arena."""
+    """A compiled module on a device, to be run and timed, by a single thread at a time: runs share a single arena."""
 
     def __init__(self, executable: Any, device: Any = None, function: str = "main") -> None:
         self.device = device if device is not None else tvm.cpu()

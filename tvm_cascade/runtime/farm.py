@@ -68,7 +68,7 @@ class Tracker:
 
 @dataclass(eq=False)
 class Job:
-    """Compiled libraries to be timed in turn on one server, and the samples once they are there."""
+    """Compiled libraries to be timed in turn on a single server, and the samples once they are there."""
 
     libraries: Sequence[Path]
     types: Types
@@ -96,7 +96,7 @@ class Farm:
     def __init__(self, tracker: Tracker, seconds: float = _SECONDS, device: str = "cpu") -> None:
         """Start the workers.
 
-        `seconds`: for one library of a job. `device`: "cpu", or "cuda" for the first GPU of every server. Raises
+        `seconds`: for a single library of a job. `device`: "cpu", or "cuda" for the first GPU of every server. Raises
         `UsageError` without a tracker or a server for the key, `ToolError` if no server answers.
         """
         tracker.require()

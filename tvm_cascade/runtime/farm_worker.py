@@ -34,7 +34,7 @@ class _NoServerError(Exception):
 
 
 class Worker:
-    """Sessions with servers of one key, one at a time."""
+    """Sessions with servers of a single key, one at a time."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
         self._tracker = rpc.connect_tracker(host, port)

@@ -70,7 +70,7 @@ def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 class ArraySamples:
-    """Samples in arrays, one array per input by name; see `open_samples`."""
+    """Samples in arrays, a single array per input by name; see `open_samples`."""
 
     class_names: tuple[str, ...] = ()
 

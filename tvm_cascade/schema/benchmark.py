@@ -17,7 +17,7 @@ class Against(TypedDict):
 
 
 class LayerTime(TypedDict):
-    """Time of one layer in one inference."""
+    """Time of a single layer in a single inference."""
 
     name: Annotated[str, "Its tensor"]
     kind: Annotated[str, "Kind of its operator"]

@@ -51,7 +51,7 @@ def cudnn(device: Device) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The columns in MetaFlow's Table 2 for one operator."""
+    """The columns in MetaFlow's Table 2 for a single operator."""
 
     flops: int  # two per multiply-accumulate, one per element-wise step
     traffic: int  # bytes of activations and weights, each once
@@ -122,7 +122,7 @@ def _size(tensor: TensorType) -> int:
 
 
 def figures(node: Node, engine: Engine) -> Figures:
-    """Return Table 2's columns for one operator run by `engine`; zeros for a view."""
+    """Return Table 2's columns for a single operator run by `engine`; zeros for a view."""
     if is_view(node, engine):
         return Figures(0, 0, 0)
     return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(node.outputs), 1)
@@ -204,14 +204,14 @@ def peak_at(dag: Dag) -> tuple[int, str]:
 
 @dataclass(eq=False)
 class Additive(ABC):
-    """A cost summed over operators. Subclasses define one operator's cost, `node`."""
+    """A cost summed over operators. Subclasses define a single operator's cost, `node`."""
 
     name: str
     engine: Engine = TVM
 
     @abstractmethod
     def node(self, node: Node) -> float:
-        """Return one operator's cost."""
+        """Return a single operator's cost."""
 
     def total(self, dag: Dag) -> float:
         known = dag.pool.memory(self)

@@ -81,7 +81,7 @@ class Ref(NamedTuple):
 
 
 class Pool:
-    """Interns operators: an append-only table for all graphs in one search."""
+    """Interns operators: an append-only table for all graphs in a single search."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}

@@ -99,7 +99,7 @@ class _Layer:
         """Return, for constant inputs (`flags`, `values`), the inputs each output can add to its bias, and the
         products.
 
-        Both have one row per output. A bias stays within 32 bits under any selection.
+        Both have a single row per output. A bias stays within 32 bits under any selection.
         """
         centred = np.where(flags, values - self.x_zero, 0)
         free = self.gathered(flags & ((centred == 0) | (not self.padded)))
@@ -213,7 +213,7 @@ def _joined(node: Node, reads: list[_Constant | None]) -> _Constant:
 
 
 def _same(reads: list[_Constant | None]) -> _Constant | None:
-    """Return the channels with one constant in all parts of a concatenation along another axis."""
+    """Return the channels with a single constant in all parts of a concatenation along another axis."""
     if any(r is None for r in reads):
         return None
     first, *others = (r for r in reads if r is not None)

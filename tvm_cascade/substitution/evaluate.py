@@ -35,7 +35,7 @@ def run(dag: Dag, values: Mapping[str, Array]) -> tuple[Array, ...]:
 
 
 def apply(node: Node, read: list[Array], values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Return one operator's output arrays, from its operands' (`read`)."""
+    """Return a single operator's output arrays, from its operands' (`read`)."""
     if node.kind in ("input", "weight"):
         return (values[str(node["name"])],)
     return table.evaluate(node.kind, dict(node.attrs), read)

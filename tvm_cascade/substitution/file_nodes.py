@@ -56,7 +56,7 @@ class FileNodes:
         self._regions: dict[str, Region | None] = {}
 
     def called(self, region: Region) -> Iterator[tuple[str, Ref]]:
-        """Yield the names used by a region's nodes for its operands: one value may have several names."""
+        """Yield the names used by a region's nodes for its operands: a single value may have several names."""
         for name in {name for node in region.nodes for name in _reads(node)}:
             ref = self.values.get(name)
             if ref is not None and ref in region.reads:

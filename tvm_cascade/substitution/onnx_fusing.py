@@ -25,7 +25,7 @@ def fuse(
     results: Sequence[str],
     shape_of: Callable[[str], tuple[int, ...] | None] = lambda _name: None,
 ) -> list[Any]:
-    """Return the nodes of an ONNX graph, fused: a node with one reader, and no result, joins its reader.
+    """Return the nodes of an ONNX graph, fused: a node with a single reader, and no result, joins its reader.
 
     `constant` gives an initializer's value, None for other tensors; `add_constant` adds one and returns its name.
     `shape_of` gives a tensor's extents, None if unknown.
@@ -273,7 +273,7 @@ def _by_channel(node: Any, graph: _Graph) -> tuple[str, np.ndarray] | None:
 
 
 def _fits(value: np.ndarray, count: int, rank: int) -> bool:
-    """Return True if a constant has one value per channel, on the second of `rank` axes, or one for all."""
+    """Return True if a constant has a single value per channel, on the second of `rank` axes, or one for all."""
     shape = (1,) * (rank - value.ndim) + value.shape
     return value.ndim <= rank and value.size == shape[1] and shape[1] in (1, count)
 

@@ -92,7 +92,7 @@ def _bias_may_miss(nodes: Sequence[Node]) -> bool:
 
 
 def mergeable(a: Node, b: Node) -> bool:
-    """Return True if two convolutions or products on one input merge exactly (`merged_outputs`)."""
+    """Return True if two convolutions or products on a single input merge exactly (`merged_outputs`)."""
     return merge_alike(a, b) and independent(a, b)
 
 
@@ -120,7 +120,7 @@ def merge_alike(a: Node, b: Node) -> bool:
 
 
 def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
-    """Merge two convolutions or products on one input, the outputs of `a` first; None if inexact."""
+    """Merge two convolutions or products on a single input, the outputs of `a` first; None if inexact."""
     operands = output_operands(pool, (a, b)) if mergeable(a, b) else None
     if operands is None:
         return None
@@ -134,7 +134,7 @@ def _vector_biases(*products: Node) -> bool:
 
 
 def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
-    """Merge products with equal weights into one product of stacked rows; None if inexact."""
+    """Merge products with equal weights into a single product of stacked rows; None if inexact."""
     first = products[0]
     rows = dict.fromkeys(n.inputs[0] for n in products)
     if any(n.attrs != first.attrs or n.inputs[1:] != first.inputs[1:] for n in products) or len(rows) != len(products):

@@ -1,7 +1,7 @@
 """Source patterns, matches and rules: MetaFlow's graph substitutions (SysML 2019, section 3, Figure 4) as records.
 
 A pattern is a term: named operators over operands. A term matches at an operator if kinds and operands agree;
-commutative operators are tried both ways. A rule with several roots matches operator tuples with one reference as
+commutative operators are tried both ways. A rule with several roots matches operator tuples with a single reference as
 `shared` operand.
 
 External edges need no declaration. Graphs are hash-consed, so a matched operator with further readers stays; the target
@@ -30,7 +30,7 @@ class Term:
 
 
 def op(name: str, kinds: str | frozenset[str], *operands: Term | None) -> Term:
-    """Return a term; `kinds` may be one string with kinds separated by blanks."""
+    """Return a term; `kinds` may be a single string with kinds separated by blanks."""
     return Term(name, frozenset(kinds.split()) if isinstance(kinds, str) else kinds, operands)
 
 
@@ -191,7 +191,7 @@ class Matcher:
                     yield site
 
     def _root(self, rule: Rule, root: int, node: Node) -> tuple[Operators, ...]:
-        """Return the matches for one rule root at `node`."""
+        """Return the matches for a single rule root at `node`."""
         key = (rule.name, root, node)
         if key not in self._roots:
             self._roots[key] = tuple(matches(rule.roots[root], node))

@@ -106,5 +106,5 @@ def _measured(data: Trial) -> list[str]:
 
 
 def format_steps(steps: Sequence[Step]) -> list[str]:
-    """Format one line per step: its rule, the cost after it, the matched operator kinds."""
+    """Format a single line per step: its rule, the cost after it, the matched operator kinds."""
     return [f"{i + 1:4} {s.rule:22} {s.cost:10.4f}  {' '.join(s.operators)}" for i, s in enumerate(steps)]

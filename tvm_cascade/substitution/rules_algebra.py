@@ -81,13 +81,13 @@ def _drop_unit(pool: Pool, n: Node) -> Target:
 
 
 def merge_rows(pool: Pool, a: Node, b: Node) -> Target:
-    """Merge A @ w and B @ w into one product of stacked rows, float or quantized."""
+    """Merge A @ w and B @ w into a single product of stacked rows, float or quantized."""
     whole = merged_rows(pool, (a, b))
     return whole and parts_for(pool, whole, 0, (a, b))
 
 
 def _merge_all_rows(dag: Dag, readers: Mapping[Ref, list[Node]], c: Node) -> Target:
-    """Merge all independent products with one weight, such as a recurrent layer's steps."""
+    """Merge all independent products with a single weight, such as a recurrent layer's steps."""
     weight = c.inputs[1]
     same = [n for n in readers[weight] if (n.kind, n.inputs[1:], n.attrs) == (c.kind, c.inputs[1:], c.attrs)]
     same = [n for n in same if len(n.shape) == 2]
@@ -128,7 +128,7 @@ def _substitute(term: Any, values: Mapping[int, Any]) -> Any:
 
 
 def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
-    """Fuse `consumer` and its `producer` into one operator; None for a program beyond `MAX_PROGRAM` steps."""
+    """Fuse `consumer` and its `producer` into a single operator; None for a program beyond `MAX_PROGRAM` steps."""
     operands = list(dict.fromkeys([*producer.inputs, *(r for r in consumer.inputs if r.node is not producer)]))
     position = {r: i for i, r in enumerate(operands)}
     inner = _substitute(program_of(producer), {i: position[r] for i, r in enumerate(producer.inputs)})

@@ -70,7 +70,7 @@ def _enlarge(pool: Pool, a: Node, b: Node) -> Target:
 
 
 def fuse(pool: Pool, a: Node, b: Node) -> Target:
-    """Merge two operators on one input, and split the output."""
+    """Merge two operators on a single input, and split the output."""
     whole = merged_outputs(pool, a, b)
     return whole and parts_for(pool, whole, output_axis(a), (a, b))
 
@@ -125,7 +125,7 @@ def _conv_of_concat(pool: Pool, c: Node, joined: Node) -> Target:
 
 
 def _scaled(pool: Pool, c: Node, scale: Ref, shift: Ref | None = None) -> Ref:
-    """Return c * scale + shift, both per output channel, as one convolution or product."""
+    """Return c * scale + shift, both per output channel, as a single convolution or product."""
     column = pool.make("reshape", scale, shape=(*scale.shape, 1, 1, 1)) if is_convolution(c) else scale
     operands = [pool.make("mul", c.inputs[1], column), *(pool.make("mul", b, scale) for b in c.inputs[2:])]
     if shift is not None:

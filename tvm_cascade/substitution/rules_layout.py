@@ -92,7 +92,7 @@ def _compose_reshapes(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def _swap(pool: Pool, outer: Node, inner: Node) -> Target:
-    """Rewrite outer(inner(x)) as inner(outer(x)), both on one operand."""
+    """Rewrite outer(inner(x)) as inner(outer(x)), both on a single operand."""
     return pool.like(inner, pool.like(outer, inner.inputs[0]))
 
 

@@ -1,6 +1,6 @@
 """Substitution rules that merge matrix products with differing inputs: a mixture's experts, branches with equal shapes.
 
-`sum_of_products` merges gated experts in a sum: one product replaces all last products, with a reduction over all.
+`sum_of_products` merges gated experts in a sum: a single product replaces all last products, with a reduction over all.
 `batch_products` batches equal shapes: one kernel for all (a grouped product in MegaBlocks, Gale et al., MLSys 2023,
 section 4, with equal groups). Both join distant operators, so they see the whole graph.
 """
@@ -107,7 +107,7 @@ def _class(product: Node) -> tuple[object, ...]:
 
 
 def _stacked(pool: Pool, refs: Iterator[Ref], *shape: int) -> Ref:
-    """Return equally shaped tensors as one batch of matrices with shape `shape`."""
+    """Return equally shaped tensors as a single batch of matrices with shape `shape`."""
     return pool.make("concat", *(pool.make("reshape", r, shape=(1, *shape)) for r in refs), axis=0)
 
 

@@ -1,6 +1,6 @@
 """Substitution rules for quantized operators; all are exact bit for bit.
 
-A `qconv2d` is one operator of LiteRT: an integer convolution of stored values less their zero points, a bias, a
+A `qconv2d` is a single operator of LiteRT: an integer convolution of stored values less their zero points, a bias, a
 rescaling for every output channel, and an activation. Its operands are the input, weights (out, in / groups, height,
 width), their scales (out,), and optionally a bias (out,) with its scales. `qmatmul` is the same for a fully
 connected layer, weights (in, out). Output channels are independent, so operators can be merged exactly if they

@@ -200,7 +200,7 @@ def build(pool: Pool, operators: Sequence[TasoOperator], values: Mapping[int, Re
 
 
 def _build(pool: Pool, operator: TasoOperator, read: Sequence[Ref], ends: Ends) -> tuple[Ref, ...]:
-    """Return one operator's outputs. Raises `GraphError` for unsuitable operands."""
+    """Return a single operator's outputs. Raises `GraphError` for unsuitable operands."""
     ranks = {len(r.shape) for r in read}
     if operator.kind == "concat":
         if ranks != {operator.parameters["rank"]}:

@@ -131,7 +131,7 @@ def subgraphs(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """A subgraph as a separate graph with numbered leaves, so equal subgraphs are one graph."""
+    """A subgraph as a separate graph with numbered leaves, so equal subgraphs are a single graph."""
 
     dag: Dag
     leaves: tuple[Ref, ...]  # references of the whole graph that the inputs and weights of `dag` represent

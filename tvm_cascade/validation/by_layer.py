@@ -30,7 +30,7 @@ _MOST = 100  # samples
 
 @dataclass(frozen=True, slots=True)
 class LayerError:
-    """Error of one quantized tensor, over all samples."""
+    """Error of a single quantized tensor, over all samples."""
 
     tensor: str  # its name in both files
     operator: str  # kind of the operator that writes it

@@ -29,7 +29,7 @@ class Tally:
         self._confusion = np.zeros((classes, classes), np.int64) if labelled and classes <= MOST_CLASSES else None
 
     def add(self, made: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], label: int | None) -> None:
-        """Count one sample: the program's outputs, the reference's, and the class number.
+        """Count a single sample: the program's outputs, the reference's, and the class number.
 
         Raises `ToolError` if the reference has other outputs.
         """

@@ -80,7 +80,7 @@ class Network:
 
 
 class Session:
-    """One virtual machine with an arena (on a GPU: streams and graph, too), for one thread at a time."""
+    """One virtual machine with an arena (on a GPU: streams and graph, too), for a single thread at a time."""
 
     def __init__(self, library, device, metadata, weights=()):
         self._device, self._outputs, self._weights = device, metadata["outputs"], weights

@@ -1,4 +1,4 @@
-"""A CMSIS-Pack with one software component, by the schema PACK.xsd of the Open-CMSIS-Pack project.
+"""A CMSIS-Pack with a single software component, by the schema PACK.xsd of the Open-CMSIS-Pack project.
 
 The folder holds the pack's files beside `tvm_cascade.<name>.<version>.pack`, the archive installed by tools.
 """

@@ -13,7 +13,7 @@ _SECTIONS = {"psram": (("defined(CONFIG_SPIRAM_ALLOW_BSS_SEG_EXTERNAL_MEMORY)", 
 
 
 def _report(package: Package, network: Network) -> str:
-    """Write the example's lines for one network: the self-test, then a timed call."""
+    """Write the example's lines for a single network: the self-test, then a timed call."""
     name, classed = network.name, package.extended(network) and has_classes(network)
     test = f"{self_test_line(name, 'printf')}\n" if name in package.golden and package.hearing is None else ""
     clock = "esp_timer_get_time()"

@@ -188,7 +188,7 @@ def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Convert IsInf for one sign: the importer ignores `detect_negative` and `detect_positive`."""
+    """Convert IsInf for a single sign: the importer ignores `detect_negative` and `detect_positive`."""
     x, below, above = inputs[0], attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
     if below and above:
         return None
@@ -214,7 +214,7 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
 
 
 def _insert(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
-    """Fix SequenceInsert before a place counted from the end: the importer inserts one place later."""
+    """Fix SequenceInsert before a place counted from the end: the importer inserts a single place later."""
     place = _constant(inputs, 2)
     if place is not None and place < 0:
         inputs[2] = relax.const(len(inputs[0]) + int(place), "int64")
@@ -245,7 +245,7 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
-    """Return a converter for gathers along one axis."""
+    """Return a converter for gathers along a single axis."""
 
     def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))

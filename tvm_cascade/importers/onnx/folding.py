@@ -119,7 +119,7 @@ def inferred_output(model: Any, shapes: Mapping[str, Sequence[int]], name: str) 
 
 
 def _folded(model: Any) -> bool:
-    """Fold nodes in `model` in place, in one pass; return True if any became a constant."""
+    """Fold nodes in `model` in place, in a single pass; return True if any became a constant."""
     graph = model.graph
     known = static_shapes(model)
     tensors = {w.name: w for w in graph.initializer}

@@ -51,7 +51,7 @@ def _all_graphs(graph: Any) -> Iterator[Any]:
 
 
 def _widen(graph: Any, eights: bool) -> bool:
-    """Widen the types in one graph in place; return True if any changed."""
+    """Widen the types in a single graph in place; return True if any changed."""
     found = False
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ()), *graph.value_info):
         if not isinstance(value, str) and value.type.tensor_type.elem_type in _HALVES:

@@ -99,7 +99,7 @@ def slice_by_attributes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) ->
 
 
 def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Convert ReverseSequence with constant lengths to one gather over all steps and batches in one axis."""
+    """Convert ReverseSequence with constant lengths to a single gather over all steps and batches in a single axis."""
     x, lengths = inputs[0], constant_of(inputs[1])
     if lengths is None:
         raise NotImplementedError("sequence_lens that the network computes: make them a constant")

@@ -110,7 +110,7 @@ class _Steps:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def joined(self, parts: Sequence[str], axis: int) -> str:
-        """Join all steps' results in one tensor, along a new axis."""
+        """Join all steps' results in a single tensor, along a new axis."""
         if not parts:
             raise NotUnrolled("of no step that has outputs of all steps")
         axes = {} if self.opset >= _AXES_ARE_INPUTS else {"axes": [axis]}

@@ -96,7 +96,7 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
 
 
 def sloped(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Convert PRelu before opset 7, with one slope per channel: the importer assumes one per column."""
+    """Convert PRelu before opset 7, with a single slope per channel: the importer assumes one per column."""
     slope = inputs[1]
     several = attrs["tvm_custom"]["opset"] < 7 and len(shape_of(slope)) == 1 and shape_of(slope)[0] > 1
     return relax.op.nn.prelu(inputs[0], slope, 1) if several else None

@@ -16,7 +16,7 @@ def hardmax(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
     """Return 1 at the first largest element along an axis, else 0: `max, equal -> position -> min, equal`.
 
     Before opset 13 `axis` (default 1) splits the tensor into a matrix; since 13 it is one axis, by default the last.
-    TVM's importer uses 64-bit positions, and always one axis.
+    TVM's importer uses 64-bit positions, and always a single axis.
     """
     x, early = inputs[0], int(attrs["tvm_custom"]["opset"]) < 13
     shape, dtype = shape_of(x), str(x.ty.dtype)

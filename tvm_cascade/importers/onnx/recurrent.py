@@ -132,7 +132,7 @@ def _operands(bb: Any, inputs: Sequence[Value], layer: Recurrence) -> Operands:
     places = [p for p, gate in zip(_GATES[layer.kind], CELLS[layer.kind].gates, strict=True) if gate != layer.derived]
 
     def gates(array: Array, *rest: int) -> Array:
-        """Return gate weights in our order; ONNX stores the gates as rows of one matrix."""
+        """Return gate weights in our order; ONNX stores the gates as rows of a single matrix."""
         whole = arranger.reshape(data_or_value(array), (directions, count, *rest))
         return arranger.take(whole, places, 1)
 
@@ -170,7 +170,7 @@ def _lengths(inputs: Sequence[Value], steps: int) -> list[int]:
 
 
 def _by_length(bb: Any, layer: Recurrence, operands: Operands, wanted: Wanted, lengths: Sequence[int]) -> list[Any]:
-    """Compute the layer for each run of sequences with one length, followed by zeros."""
+    """Compute the layer for each run of sequences with a single length, followed by zeros."""
     if not lengths:
         return list(lower_recurrence(bb, layer, operands, wanted))
     parts, first = [], 0

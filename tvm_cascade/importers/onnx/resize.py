@@ -1,7 +1,7 @@
 """Converters for ONNX's Resize and Upsample.
 
 Relax's `resize2d` serves all cases where it agrees with ONNX. Otherwise, mode nearest gathers along each axis; modes
-linear and cubic multiply along each axis by a constant matrix. A row holds one output's input weights by ONNX's
+linear and cubic multiply along each axis by a constant matrix. A row holds a single output's input weights by ONNX's
 definition: the filter at the output's place, widened by the scale with antialias; outside values come from the edge or
 count nothing.
 """
@@ -213,7 +213,7 @@ def _places(axis: Axis, how: str) -> list[float]:
 
 
 def _weights(axis: Axis, attrs: Attributes, how: str, mode: str) -> np.ndarray:
-    """Return one row per output: the weights for the inputs along an axis."""
+    """Return a single row per output: the weights for the inputs along an axis."""
     cubic = float(attrs.get("cubic_coeff_a", -0.75))
     filters: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
         "linear": (1, lambda t: np.maximum(1 - t, 0)),

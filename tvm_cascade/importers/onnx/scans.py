@@ -1,4 +1,4 @@
-"""Import ONNX's Scan, or a Loop with a known step count, as one operator that runs its body in every step
+"""Import ONNX's Scan, or a Loop with a known step count, as a single operator that runs its body in every step
 (`passes.scan_operator`).
 
 A kept node is a Scan whose body reads no outside tensor: constants move into the body, other values become unchanging
@@ -38,12 +38,12 @@ Attributes = dict[str, Any]
 
 
 def is_kept(node: Any) -> bool:
-    """Return True for a Scan imported as one operator."""
+    """Return True for a Scan imported as a single operator."""
     return node.op_type == "Scan" and node.doc_string == _KEPT
 
 
 def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
-    """Return a copy of `model` with the Loop or Scan at `at` kept as one operator; None if it must be unrolled."""
+    """Return a copy of `model` with the Loop or Scan at `at` kept as a single operator; None if it must be unrolled."""
     made = copied(model)
     node = made.graph.node[at]
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -161,7 +161,7 @@ def _loaded(body: Any, types: Sequence[_Type], opset: int) -> tvm.IRModule:
 
 
 class _Writer:
-    """Rewriter for one model node, in place."""
+    """Rewriter for a single model node, in place."""
 
     def __init__(self, model: Any, node: Any, types: Mapping[str, _Type]) -> None:
         self.model, self.node, self.types, self.body = model, node, dict(types), _body(node)

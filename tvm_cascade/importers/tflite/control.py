@@ -1,6 +1,6 @@
 """Convert control flow: loops with a fixed step count, branches chosen at compile time.
 
-A loop over list rows is one operator (`importers/tflite/scans.py`); all other loops are unrolled.
+A loop over list rows is a single operator (`importers/tflite/scans.py`); all other loops are unrolled.
 
 A WHILE's condition and body are subgraphs. It carries constants (such as a counter), values, or lists (`tflite_lists`).
 The condition is computed from the constants, and while true the body is converted once more; operators on counters fold
@@ -55,7 +55,7 @@ def _while(net: Network, op: Operator) -> None:
 
 
 def _scanned(net: Network, values: Sequence[Carried], outputs: Sequence[Any], condition: Any, body: Any) -> Any:
-    """Convert a loop over `values` as one operator; return None for a loop that is written out."""
+    """Convert a loop over `values` as a single operator; return None for a loop that is written out."""
     if net.depth >= _MAX_DEPTH or net.variables.unrolled:
         return None
     used, kept = net.unrolled[0], dict(net.variables.now)

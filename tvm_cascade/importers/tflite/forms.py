@@ -20,7 +20,7 @@ _INTEGERS = ("int32", "int64")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of one operator kind."""
+    """The form of a single operator kind."""
 
     inputs: tuple[int, int]  # fewest and most
     options: str = ""  # the table of attributes that it cannot be without, such as Conv2DOptions

@@ -1,4 +1,4 @@
-"""Lists in loops, in the form of TFLite's converter: tensors with one row replaced in every step.
+"""Lists in loops, in the form of TFLite's converter: tensors with a single row replaced in every step.
 
 A step cuts the rows before and after its own out of the list (SLICE) and joins them around the new row (CONCATENATION),
 or uses DYNAMIC_UPDATE_SLICE. An unrolled loop would copy the list in every step, and slices at either end are empty. So

@@ -38,7 +38,7 @@ _HIDDEN = 4  # among the intermediates of an operator: the output before any pro
 
 
 class _Places(NamedTuple):
-    """The first tensor of each sort, for one direction of an operator."""
+    """The first tensor of each sort, for a single direction of an operator."""
 
     weights: int = 1
     recurrent: int = 5
@@ -93,7 +93,7 @@ def _lstm_both_ways(net: Network, op: Operator) -> Value:
 def _float_lstm(
     net: Network, tensors: Sequence[Any], at: _Places, x: Value, options: Any, major: bool, more: Sequence[Any] = ()
 ) -> Value:
-    """Return the states for all steps of `x` in one direction, with weights for `more` input."""
+    """Return the states for all steps of `x` in a single direction, with weights for `more` input."""
     coupled = tensors[at.weights].tensor_idx < 0
     used = [k for k in range(4) if k or not coupled]
     by_input, by_state, shifts = ([tensors[first + k] for k in used] for first in (at.weights, at.recurrent, at.biases))

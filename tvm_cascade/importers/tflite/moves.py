@@ -166,7 +166,7 @@ def _strided_slice(net: Network, op: Operator) -> Value:
 
 @converts("SPLIT")
 def _split(net: Network, op: Operator) -> Value:
-    """Split; one part is the input itself (the importer binds a tuple in place of a tensor)."""
+    """Split; a single part is the input itself (the importer binds a tuple in place of a tensor)."""
     axis, data = net.get_input_tensors(op)
     parts, at = net.options(op, tflite.SplitOptions).NumSplits(), net.ints(axis)[0]
     if parts != op.OutputsLength() or net.shape(data)[at] % parts:
@@ -248,7 +248,7 @@ def _reshape(net: Network, op: Operator) -> Value:
 
 @converts("EXPAND_DIMS")
 def _expand_dims(net: Network, op: Operator) -> Value:
-    """Convert to a reshape, because the importer calls Relax's `expand_dims` with one argument too many."""
+    """Convert to a reshape, because the importer calls Relax's `expand_dims` with a single argument too many."""
     data, axis = net.get_input_tensors(op)
     shape = net.shape(data)
     at = net.ints(axis)[0] % (len(shape) + 1)

@@ -1,7 +1,7 @@
 """`Network`: TVM's TFLite converter with reading errors corrected, and the registry of operator converters.
 
 A converter is a function of the network and a file operator, registered under TFLite's operator name (`converts`,
-`converts_hybrid`); each neighbouring file has one family.
+`converts_hybrid`); each neighbouring file has a single family.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Network(stock.OperatorConverter):
         return (str(self.subgraph._tab.Pos).encode(), own[1]) if self.nested else own
 
     def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
-        """Return tensors, each read once, with two corrections: the quantization axis is 0 with one scale, and is
+        """Return tensors, each read once, with two corrections: the quantization axis is 0 with a single scale, and is
         clamped to the rank (some converters' rank-1 biases exceed it); one zero point may serve many scales, which the
         importer refuses.
         """

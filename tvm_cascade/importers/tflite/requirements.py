@@ -170,7 +170,7 @@ def broadcast_all(site: Site) -> str:
 
 
 def equal_types(*inputs: int) -> Requirement:
-    """Require inputs with one type."""
+    """Require inputs with a single type."""
 
     def check(site: Site) -> str:
         kinds = dict.fromkeys(site.dtype(k) for k in inputs if site.has(k))
@@ -191,7 +191,7 @@ def joined(site: Site) -> str:
 
 
 def packed(site: Site) -> str:
-    """Require inputs with one shape and one type; the attribute values_count gives their number."""
+    """Require inputs with a single shape and a single type; the attribute values_count gives their number."""
     if len(set(site.shapes)) > 1:
         return _unequal(site, range(len(site.shapes)))
     if site.attribute("ValuesCount") != len(site.inputs):
@@ -213,7 +213,7 @@ def multiplied(site: Site) -> str:
 
 
 def equal_or_quantized(site: Site) -> str:
-    """Require two inputs with one type, or both with a scale, or a scaled second beside a float first."""
+    """Require two inputs with a single type, or both with a scale, or a scaled second beside a float first."""
     scales = site.quantized(1) and (site.quantized(0) or site.dtype(0) == "float32")
     return "" if scales else equal_types(0, 1)(site)
 
@@ -242,7 +242,7 @@ def permutation(site: Site) -> str:
 
 
 def reshaped(site: Site) -> str:
-    """Require equal element counts in the new shape and the input; one extent may be -1 for the rest."""
+    """Require equal element counts in the new shape and the input; a single extent may be -1 for the rest."""
     wanted = site.integers(1)
     if not wanted and not (site.has(1) and site.value(1) is not None):
         return ""
@@ -253,7 +253,7 @@ def reshaped(site: Site) -> str:
 
 
 def squeezed(site: Site) -> str:
-    """Require one element along removed axes."""
+    """Require a single element along removed axes."""
     if site.attributes is None or not site.attributes.SqueezeDimsLength():
         return ""
     shape, gone = site.shapes[0], [int(a) for a in site.attributes.SqueezeDimsAsNumpy()]

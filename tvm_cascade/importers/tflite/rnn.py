@@ -98,7 +98,7 @@ def sequence_of(net: Network, tensor: Any) -> Value:
 def sequence_layer(
     net: Network, kind: str, options: Any, major: bool, backward: bool = False, **how: Any
 ) -> Recurrence:
-    """Return a float layer in one direction, with steps before the batch (`major`) or behind."""
+    """Return a float layer in a single direction, with steps before the batch (`major`) or behind."""
     fused = options.FusedActivationFunction()
     if fused not in ACTIVATIONS:
         raise UnsupportedForm(f"a recurrent layer with the activation {fused}")
@@ -135,7 +135,7 @@ def rounding_of(
 
 
 def gate_weights(net: Network, tensor: Any) -> tuple[np.ndarray, np.float32]:
-    """Return one gate's int8 matrix and scale."""
+    """Return a single gate's int8 matrix and scale."""
     if tensor.tensor_idx < 0 or net.has_expr(tensor.tensor_idx) or not tensor.qnn_params:
         raise UnsupportedForm("a recurrent layer whose weights are no int8 constants")
     data = np.asarray(net.get_tensor_value(tensor))

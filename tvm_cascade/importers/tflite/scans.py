@@ -1,6 +1,6 @@
-"""Convert a WHILE over rows to one operator that runs its body in every step (`passes.scan_operator`).
+"""Convert a WHILE over rows to a single operator that runs its body in every step (`passes.scan_operator`).
 
-Such a loop carries counters from 0 with step 1; lists with one row per step, read or written at a counter's row;
+Such a loop carries counters from 0 with step 1; lists with a single row per step, read or written at a counter's row;
 states; and unchanging values. The body is converted once, with counters at 0 and one-row lists, since only list
 positions depend on counters.
 """
@@ -238,7 +238,7 @@ def _expression(net: Network, value: Any) -> Value:
 
 
 def inner_network(net: Network, graph: Any) -> Network:
-    """Make a network for a subgraph, one level below `net`."""
+    """Make a network for a subgraph, a single level below `net`."""
     inner = type(net)(net.model, graph, stock.ExprTable(), net.bb, net.conversion_state)
     inner.nested, inner.depth, inner.unrolled, inner.variables = True, net.depth + 1, net.unrolled, net.variables
     return inner

@@ -15,7 +15,7 @@ from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 @converts("RFFT2D")
 def _real_transform(net: Network, op: Operator) -> Value:
-    """Transform rows, with `fft_length` for one row, like `tf.signal.rfft` and `stft`."""
+    """Transform rows, with `fft_length` for a single row, like `tf.signal.rfft` and `stft`."""
     data, lengths = net.get_input_tensors(op)
     rows, length = net.ints(lengths)
     shape = net.shape(data)

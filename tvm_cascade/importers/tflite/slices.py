@@ -11,7 +11,7 @@ from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 
 @dataclass(frozen=True, slots=True)
 class AxisSlice:
-    """The slice along one input axis."""
+    """The slice along a single input axis."""
 
     size: int  # of the axis
     begin: int  # 0 to size - 1

@@ -66,7 +66,7 @@ def _seen(net: Network, state: Any, features: Value) -> Value:
 
 
 def _in_a_row(net: Network, value: Value) -> Value:
-    """Return a tensor's elements as one row."""
+    """Return a tensor's elements as a single row."""
     return _in_shape(net, value, (1, prod(shape_of(value))))
 
 

@@ -243,7 +243,7 @@ def _average(torch: Any, operator: Any, rank: int) -> Callable[..., Any]:
 
 
 def _each(values: Sequence[int], rank: int) -> list[int]:
-    """Return one number per window axis, from one for all or one for each."""
+    """Return a single number per window axis, from one for all or one for each."""
     return [int(v) for v in values] * (rank if len(values) == 1 else 1)
 
 

@@ -43,7 +43,7 @@ def functions_for(torch: Any) -> dict[Any, Callable[..., Any]]:
 
 
 def _stacked(shaped: Callable[[Any], Any], axis: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a stack of tensors: unsqueezed and joined along one axis; a single tensor as it is."""
+    """Return a stack of tensors: unsqueezed and joined along a single axis; a single tensor as it is."""
 
     def stacked(tensors: Sequence[Any]) -> Any:
         made = [shaped(t) for t in tensors]

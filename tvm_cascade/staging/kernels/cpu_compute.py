@@ -84,7 +84,7 @@ def direct_conv2d(
 
 
 def takes_pixels(shape: Sequence[int], channels: int, packed: bool) -> bool:
-    """Test whether a convolution of one tap to `channels` plain channels is faster as `direct_pointwise`, by pixel
+    """Test whether a convolution of a single tap to `channels` plain channels is faster as `direct_pointwise`, by pixel
     vectors.
 
     `shape` is the input's in NCHW; the pixels have to fill a vector. The kernel with vectors of channels reads packed

@@ -1,4 +1,4 @@
-"""CPU schedules of float32 kernels, for one core or all; the loops are the same, so both compute the same bits.
+"""CPU schedules of float32 kernels, for a single core or all; the loops are the same, so both compute the same bits.
 
 Convolutions (`cpu_compute.direct_conv2d`) have the most optimized schedule: an accumulator tile with v channels and
 some pixels of a row, held in vector registers over the whole reduction. `direct_product` and other products have tiles,
@@ -162,7 +162,7 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
 
 
 def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
-    """Schedule a convolution, to be called after `convolution_shape`: one loop nest, the outer loops parallel."""
+    """Schedule a convolution, to be called after `convolution_shape`: a single loop nest, the outer loops parallel."""
     acc = sch.get_sblock("conv_acc")
     last = inner_blocks(sch)[-1]
     n, outer, y, x, several, lane = _output_loops(sch, acc, last, tiling.blocks)

@@ -1,4 +1,4 @@
-"""CPU schedule for `cpu_compute.direct_pointwise`, a convolution with one tap and pixel vectors."""
+"""CPU schedule for `cpu_compute.direct_pointwise`, a convolution with a single tap and pixel vectors."""
 
 from __future__ import annotations
 

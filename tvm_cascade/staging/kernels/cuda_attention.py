@@ -1,4 +1,4 @@
-"""Attention on CUDA as one kernel: a thread block for some rows of a head, with scores in shared memory."""
+"""Attention on CUDA as a single kernel: a thread block for some rows of a head, with scores in shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and products for CUDA as one matrix product, in the shape tiled by `cuda_product`.
+"""Convolutions and products for CUDA as a single matrix product, in the shape tiled by `cuda_product`.
 
 A convolution reads its input as a matrix of a row for every pixel of the result and a column for every tap and channel,
 which nobody stores (implicit im2col); weights are packed to the same columns. Rows, columns and results are filled up to

@@ -88,7 +88,7 @@ class KernelRecords:
 
 
 class TunedKernels:
-    """Schedules of kernels for one target: the recorded schedule if there is a record, else the default."""
+    """Schedules of kernels for a single target: the recorded schedule if there is a record, else the default."""
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
         """Load the records in `folder`; None: use defaults only.
@@ -101,7 +101,7 @@ class TunedKernels:
         self.records = None if folder is None else KernelRecords(folder)
 
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
-        """Return the scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops.
+        """Return the scheduled kernel; on a CPU for a single core or (`parallel`) all, by the same loops.
 
         On a CPU elementary functions become polynomials. On CUDA a kernel without a record is returned unchanged: dlight's
         rules schedule the whole module later.

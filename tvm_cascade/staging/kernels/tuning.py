@@ -71,7 +71,7 @@ class Machine(Protocol):
         ...
 
     def default(self, func: PrimFunc) -> PrimFunc:
-        """Apply the default schedule to the kernel, for one core."""
+        """Apply the default schedule to the kernel, for a single core."""
         ...
 
     def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:

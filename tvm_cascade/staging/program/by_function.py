@@ -1,7 +1,7 @@
 """Functions of a module that can have staged programs, and each as a separate module.
 
 A staged program is made from a module's `main` (`ScheduleStages`). Here every function known to the module's callers
-becomes such a module, with called functions inlined; `passes.join_modules` makes one module from the programs.
+becomes such a module, with called functions inlined; `passes.join_modules` makes a single module from the programs.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.

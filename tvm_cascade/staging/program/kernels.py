@@ -1,8 +1,8 @@
-"""Builds the kernels of a staged program: one unscheduled PrimFunc per kernel, constants computed and packed.
+"""Builds the kernels of a staged program: a single unscheduled PrimFunc per kernel, constants computed and packed.
 
 A kernel is an anchor operator with the fused operators (`parallel.units`). They become one primitive Relax function,
 legalized and fused by TVM. On CPUs float convolutions without groups and dense layers use the TE of
-`staging.kernels.cpu_float`, with weights packed here. Merged operators share one kernel with stacked, zero-padded
+`staging.kernels.cpu_float`, with weights packed here. Merged operators share a single kernel with stacked, zero-padded
 weights.
 """
 

@@ -1,4 +1,4 @@
-"""Kernels of a library, cuDNN, in place of ours: one packed call for a product and the operators fused behind.
+"""Kernels of a library, cuDNN, in place of ours: a single packed call for a product and the operators fused behind.
 
     call_packed("tvm_cascade.cudnn", text, x, [addend], weight, [bias], y)
 

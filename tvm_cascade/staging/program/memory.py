@@ -21,7 +21,7 @@ Uses = dict[int, list[int]]  # by storage: times at which it is read or written
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arena's layout. `problem` has one buffer per storage, or per group with a separate arena; lifetimes are
+    """The arena's layout. `problem` has a single buffer per storage, or per group with a separate arena; lifetimes are
     counted in steps.
     """
 

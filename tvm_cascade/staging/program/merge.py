@@ -16,7 +16,7 @@ from tvm_cascade.staging.program.graph import StageGraph
 
 @dataclass(frozen=True)
 class Merge:
-    """Operators merged into one convolution or product, with the common element-wise epilogue."""
+    """Operators merged into a single convolution or product, with the common element-wise epilogue."""
 
     kind: str  # "conv2d" or "dense"
     weight: np.ndarray  # OIHW, kernels zero-padded to a common size; or (depth, columns)

@@ -1,4 +1,4 @@
-"""The network for `stages`: in a precision, Conv1d as one row and, for CUDA, with channels last."""
+"""The network for `stages`: in a precision, Conv1d as a single row and, for CUDA, with channels last."""
 
 from __future__ import annotations
 

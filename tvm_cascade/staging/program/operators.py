@@ -1,4 +1,4 @@
-"""Operators in forms fit for staged programs' kernels: sorts, scans, scatters and tensors of one number.
+"""Operators in forms fit for staged programs' kernels: sorts, scans, scatters and tensors of a single number.
 
 TVM has a target's functions for sorts and scans (`relax.backend.DispatchSortScan`), which allocate memory and call
 libraries, and loops no rule schedules for scatters: neither a parallel region nor a captured CUDA graph can hold them.

@@ -1,7 +1,7 @@
 """Staged programs: a schedule's kernel launches and the places of tensors inside others. `ScheduleStages` emits these
 as Relax.
 
-A *step* is one launch point: a kernel, or all kernels in a stage with several groups.
+A *step* is a single launch point: a kernel, or all kernels in a stage with several groups.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Planner:
         return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
-        """Add the spec of a merged kernel with one storage for all outputs; returns the spec's index, None if not
+        """Add the spec of a merged kernel with a single storage for all outputs; returns the spec's index, None if not
         mergeable.
         """
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))

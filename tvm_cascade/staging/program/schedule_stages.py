@@ -1,7 +1,7 @@
 """`ScheduleStages`: lowers a network to the stages of an inter-operator schedule (IOS), for a stock Relax virtual machine.
 
 On CPUs a stage with several groups is one kernel with one parallel region (`stage_cpu`) of single-threaded groups; a
-stage with one group calls kernels in sequence, large kernels multi-threaded. Kernels with MetaSchedule records
+stage with a single group calls kernels in sequence, large kernels multi-threaded. Kernels with MetaSchedule records
 (`stage_records`) use these, all others default schedules. On CUDA groups run on streams (`stage_cuda`). In both cases
 `main` consists of kernel calls on tensors at planned addresses (`stage_program`), so no further pass has to plan memory
 or fuse: compile the result with `tvm_cascade.runtime.compile_stages`.
@@ -75,9 +75,9 @@ class ScheduleStages(CascadePass):
         b = R.nn.max_pool2d(x)
         c = R.concat((a, b), axis=1)
 
-    After, if convolution and pool are two groups of one stage (on a CPU)::
+    After, if convolution and pool are two groups of a single stage (on a CPU)::
 
-        cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): one group a lane
+        cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): a single group a lane
         cls.concat(a, b, c)
 
     Raises `UsageError` without `schedule` and `model`, `ValidationError` for a schedule of another network, `GraphError`

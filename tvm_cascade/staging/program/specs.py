@@ -15,7 +15,7 @@ from tvm_cascade.staging.program.merge import Merge
 class Kernel:
     """A PrimFunc with parameters inputs, constants, outputs; tensors by index into `StageGraph.graph.tensors`.
 
-    A merged kernel writes one tensor, the concatenation of all `outputs` along the channels.
+    A merged kernel writes a single tensor, the concatenation of all `outputs` along the channels.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Spec:
-    """The operators computed by a kernel, fused or, with `merge`, merged into one wider operator."""
+    """The operators computed by a kernel, fused or, with `merge`, merged into a single wider operator."""
 
     ops: tuple[int, ...]
     merge: Merge | None = None
