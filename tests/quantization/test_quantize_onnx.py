@@ -319,7 +319,7 @@ def test_error_by_layer(network: Path, data: Path, tmp_path: Path) -> None:
         gaps.append(have - want)
     np.testing.assert_allclose(last.rmse, np.sqrt(np.mean(np.square(gaps))), rtol=1e-5)
     np.testing.assert_allclose(last.max_abs_diff, np.max(np.abs(gaps)), rtol=1e-5)
-    assert "error by layer, against the float file, worst first:" in report.to_text()
+    assert "error by layer, against the float network, worst first:" in report.to_text()
     assert [one["tensor"] for one in report.to_dict()["layers"]] == [one.tensor for one in report.layers]  # type: ignore[typeddict-item]
     coarse = {"x": own["x"].copy()}
     coarse["x"][0, 0, 0, 0] = 400

@@ -20,7 +20,7 @@ from tvm_cascade.checking.own_floats import Twins, twins_of
 from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
-from tvm_cascade.messages import last_line, short_name
+from tvm_cascade.messages import last_line, printable, short_name
 from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor
 
@@ -47,7 +47,11 @@ def require_float_original(quantized: Path, original: Path) -> None:
         if quantized.suffix == ".onnx":
             raise UsageError("--by-layer FLOAT.onnx: give the float file that the quantized one was made from")
         return
-    if quantized.suffix != ".onnx" or original.suffix != ".onnx":
+    if quantized.suffix == ".onnx" and original.suffix != ".onnx":
+        raise UsageError(
+            f"--by-layer compares a quantized .onnx file with the float .onnx, not with {printable(original.name)}"
+        )
+    if quantized.suffix != ".onnx":
         raise UsageError(
             "--by-layer takes a float file for .onnx alone; .tflite and .pt2 are compared with their own weights in floats: "
             "give --by-layer without a file"
