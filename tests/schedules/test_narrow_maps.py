@@ -75,6 +75,19 @@ def test_one_row_has_fast_kernels_in_steps() -> None:
 
 
 @pytest.mark.emulator
+def test_row_tables_of_whole_inputs_are_filled_without_tests_for_wraps(emulator: None, tmp_path: Path) -> None:
+    """The network's input is whole, what the first layer makes is a ring: two functions that fill tables."""
+    net = Net("int8", seed=4)
+    x = net.conv(net.input((1, 12, 12, 4)), 8, kernel=3, padding="same", stride=2, activation="relu")
+    mod = net.finish(net.conv(x, 8, kernel=3, padding="same"))
+    made = api.compile(mod, target="cortex-m4", output=tmp_path / "p", granularity="pixel")
+    kernels = prepare(mod, kernel_target("cortex-m4", "c")).kernels_of(made.plan)
+    tables = [table for k in kernels if isinstance(k, PixelTileKernel) for table in k.tables if table is not None]
+    assert [t.fill is t.fill_whole for t in tables] == [True, False]
+    assert api.run(tmp_path / "p", board=made.board).equals_host
+
+
+@pytest.mark.emulator
 @pytest.mark.parametrize("dtype,rows,channels,wide", [("int8", 2, 24, 9), ("int8", 1, 40, 9), ("int16", 1, 12, 4)])
 def test_single_pixels_cut_off_by_padding_are_exact(
     dtype: str, rows: int, channels: int, wide: int, emulator: None, tmp_path: Path

@@ -60,9 +60,8 @@ def _listing(elf: Path, family: Family) -> Callable[[], str]:
     def listing() -> str:
         if not kept:
             tool = find_tool(f"{family.prefix}objdump", family.compiler_remedy)
-            newest = ["-marmv8.1-m.main"] * (
-                family.name == "arm"
-            )  # objdump 2.40 does not know Helium by the file's attributes
+            # objdump 2.40 does not know Helium by the file's attributes
+            newest = ("-marmv8.1-m.main",) if family.name == "arm" else ()
             kept.append(run_tool((tool, *newest, "-t", "-d", str(elf))))
         return kept[0]
 

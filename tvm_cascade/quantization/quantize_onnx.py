@@ -75,13 +75,10 @@ def _mix(ready: Path, output: Path, samples: SampleSet, asked: QuantizeRequest) 
     free = [name for name, one in layers.items() if not one.refused]
     if not free:
         return tuple(LayerBits(one.layer, one.operator, one.count, 8, None, one.refused) for one in layers.values())
-    other = output.with_name(f"{output.name}.four")
-    try:
-        with _silent():
-            _quantize(ready, other, samples, asked, _overrides(floats, eight, free))
-        four = read_onnx(other)
-    finally:
-        other.unlink(missing_ok=True)
+    other = ready.with_name("four.onnx")
+    with _silent():
+        _quantize(ready, other, samples, asked, _overrides(floats, eight, free))
+    four = read_onnx(other)
     stored = {tensor.name: tensor for tensor in four.graph.initializer}
     of_layer = {name: _stored_names(eight, name) for name in free}
     if of_layer != {name: _stored_names(four, name) for name in free}:

@@ -126,9 +126,8 @@ class Bodies:
     """Bodies of loops as networks. The last is kept: a body is read while loops are looked at, and again for import."""
 
     def __init__(self) -> None:
-        self.load: Callable[[Path, Any, Mapping[str, tuple[int, ...]]], tvm.IRModule] | None = (
-            None  # set by the importer
-        )
+        # set by the importer, which uses this module
+        self.load: Callable[[Path, Any, Mapping[str, tuple[int, ...]]], tvm.IRModule] | None = None
         self.last: tuple[bytes, tvm.IRModule] | None = None
 
     def of(self, model: Any) -> tvm.IRModule:
