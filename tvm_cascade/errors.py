@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from tvm_cascade.messages import printable, printable_lines, short_name
 from tvm_cascade.schema.refusal import Error
@@ -23,6 +24,10 @@ class CascadeError(Exception):
         super().__init__(printable(str(message)))
         self._operators = tuple(operators)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a pickle holds, so that errors leave worker processes as they are."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     @property
     def operators(self) -> tuple[str, ...]:
         """Return the operators concerned: named by the error itself, or by an enclosing `about`."""
@@ -32,6 +37,12 @@ class CascadeError(Exception):
         """Return the `error` object of `--json`: kind, message, remedy ("" if only the message has one) and operators."""
         names = [printable(name) for name in self.operators]
         return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": names}
+
+
+def _restored(kind: type[CascadeError], args: tuple[Any, ...], attributes: dict[str, Any]) -> CascadeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 def operators_of(error: BaseException | None) -> tuple[str, ...]:

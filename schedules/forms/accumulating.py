@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from tvm_cascade.cascading.geometry import has_pixels
 from tvm_cascade.footprints import KernelFootprints
-from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import tiles_are_contiguous
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.stripes import Lanes
 from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
 from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.rules.dense_sum import dense_sum
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
 from tvm_cascade.schedules.tir import Expr, Stmt, i32, sequence, tirx
 
@@ -32,7 +33,9 @@ class AccumulatingSteps(KernelForm):
         made = accumulating(site)
         if isinstance(made, str):
             return made
-        made = made if site.core is None else pool_sum(site.spec, made, site.core)
+        if site.core is not None:
+            made = pool_sum(site.spec, made, site.core)
+            made = dense_sum(site.spec, made, site.core, _unit(site))
         return AccumulatingKernel((made.kernel,))
 
 
@@ -54,15 +57,28 @@ def accumulating(site: Site) -> Accumulating | str:
     made = accumulate_kernel(site.computed.func, site.computed.constants)
     if isinstance(made, str):
         return made
-    owner, offset = graph.tensors[op.inputs[0]], 0
-    while (maker := graph.producer[owner.index]) is not None and graph.ops[maker].view:
-        offset += graph.ops[maker].view_offsets[graph.ops[maker].outputs.index(owner.index)]
-        owner = graph.tensors[graph.ops[maker].inputs[0]]
+    owner, offset = _owner(site)
     axis = owner.row_axis
     if axis is None or offset or prod(owner.shape[:axis]) != 1 or prod(owner.shape) != made.elements:
         return "rows of the input do not lie one behind the other"
-    unit = prod(owner.shape[axis + (2 if owner.col_axis == axis + 1 else 1) :])
-    return "it sums up parts of pixels" if unit % made.granule else made
+    return "it sums up parts of pixels" if _unit(site) % made.granule else made
+
+
+def _owner(site: Site) -> tuple[Tensor, int]:
+    """Return the tensor whose memory the input lies in, and the input's offset in elements."""
+    graph = site.graph
+    owner, offset = graph.tensors[site.op.inputs[0]], 0
+    while (maker := graph.producer[owner.index]) is not None and graph.ops[maker].view:
+        offset += graph.ops[maker].view_offsets[graph.ops[maker].outputs.index(owner.index)]
+        owner = graph.tensors[graph.ops[maker].inputs[0]]
+    return owner, offset
+
+
+def _unit(site: Site) -> int:
+    """Return the elements in a pixel of the tensor that owns the input's memory, in a row if the tensor has no columns."""
+    owner, _ = _owner(site)
+    assert owner.row_axis is not None
+    return prod(owner.shape[owner.row_axis + (2 if owner.col_axis == owner.row_axis + 1 else 1) :])
 
 
 @dataclass(frozen=True)

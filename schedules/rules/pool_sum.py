@@ -12,13 +12,14 @@ from math import prod
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
-from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, halfword_sums, read_pool
-from tvm_cascade.schedules.tir import Value, address_of, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.rules.running_sums import RunningSums
+from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 
 def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
@@ -45,10 +46,8 @@ class _Sum(Scalar):
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        k = self.k
-        self.handle = pointer_var("acc", "int32")
-        self.sums = k.view(self.handle, "int32", "sums")
-        self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
+        self.running = RunningSums(self.k)
+        self.sums, self.begin, self.end = self.running.buffer, self.running.begin, self.running.end
 
     def kernel(self) -> RowKernel:
         k, channels = self.k, self.g.channels
@@ -60,7 +59,7 @@ class _Sum(Scalar):
         with k.when(self.end >= self.pool.taps * channels), k.loop(channels, "c") as c:
             total = k.let(self.sums[c], "sum")
             k.store(self.out, c, self.averaged(total).astype(self.pool.dtype))
-        return _finished(k, self.handle, self.begin, self.end)
+        return self.running.finished("pool_sum")
 
     def clear(self) -> None:
         with self.k.loop(self.g.channels, "z") as z:
@@ -103,12 +102,3 @@ class _Vectors(_Sum):
                 put(k, total, i, vector(total, i, LANES) + four, LANES)
         for i in range(0, 16, LANES):
             put(k, self.sums, channel + i, vector(total, i, LANES), LANES)
-
-
-def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKernel:
-    """Build the finished kernel, with the parameters specified by `Accumulating`."""
-    kept = [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role in (Role.INPUT, Role.CONSTANT)]
-    kept += [(acc, Param(Role.ACCUMULATOR, 0, "int32")), (k.outputs[0], Param(Role.OUTPUT, 0, kept[0][1].dtype))]
-    kept += [(begin, Param(Role.BEGIN, 0, "int32")), (end, Param(Role.END, 0, "int32"))]
-    func = kernel_function("pool_sum", [v for v, _ in kept], k.statements())
-    return RowKernel(func, k.arrays, 0, tuple(p for _, p in kept), rule="pool_sum")
