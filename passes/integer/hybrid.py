@@ -98,7 +98,7 @@ def lower_factors(emitter: Emitter, x: Value, asymmetric: bool) -> Value:
 
         return te.compute((parts, 3), at, name="factors")
 
-    return emitter.call("hybrid_factors", compute, [x])
+    return emitter.call("hybrid_factors", compute, [x], ignores_nan=True)
 
 
 def te_factors(low: Scalar, high: Scalar, asymmetric: bool) -> tuple[Scalar, Scalar, Scalar]:

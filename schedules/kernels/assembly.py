@@ -14,6 +14,7 @@ import tvm
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import IGNORES_NAN, ignores_nan
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, ir, sequence, sym, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
 from tvm_cascade.schedules.tir.fusing import fuse_loops
@@ -143,6 +144,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     body = fuse_loops(_lazy(body))
     kernel = tir.kernel_function(name, made.params, [*made.declarations, *made.starts, body])
     kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
+    kernel = kernel.with_attr(IGNORES_NAN, 1) if ignores_nan(func) else kernel
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)
     return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason)

@@ -18,7 +18,7 @@ import numpy as np
 from tvm_cascade.operators.record import TensorType
 
 KIND, ACTIVATIONS = "op_kind", "num_activations"  # PrimFunc attributes in addition to the fields of `Attributes`
-
+IGNORES_NAN = "ignores_nan"  # a field of `Attributes` that generic kernels keep as a PrimFunc attribute
 
 HALF_UP = "half up"  # rounding of averages: half away from zero otherwise
 ONCE = "once, half to even"  # rounding of operators that are defined on real numbers; TFLite's round twice
@@ -85,6 +85,8 @@ class Attributes:
     channel_groups: int | None = None  # number of channel groups of a channel-tiled inverted bottleneck
     units: int | None = None
     coupled: bool | None = None
+    # floats
+    ignores_nan: bool | None = None  # maxima and comparisons need no care of NaN: the reference loses NaN there, too
 
 
 NO_ATTRIBUTES = Attributes()
@@ -129,6 +131,11 @@ def read_attributes(func: Any) -> Attributes:
     if attrs is None or KIND not in attrs:
         return NO_ATTRIBUTES
     return Attributes(**{f.name: _READ[str(f.type)](attrs[f.name]) for f in fields(Attributes) if f.name in attrs})
+
+
+def ignores_nan(func: Any) -> bool:
+    """Return True if a PrimFunc, an operator's or a kernel of one, needs no care of NaN (`Attributes.ignores_nan`)."""
+    return func.attrs is not None and IGNORES_NAN in func.attrs
 
 
 def read_spec(func: Any, constants: Sequence[np.ndarray] = ()) -> OperatorSpec:

@@ -33,6 +33,7 @@ from tvm_cascade.emit.weights_file import FILE, identity, storage_of, weights_fi
 from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
+from tvm_cascade.schedules.kernels.spec import ignores_nan
 from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.c_names import with_c_names
@@ -72,18 +73,14 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cac
     return cache.value("object", lambda: (repr(dict(target)), tvm.ir.save_json(mod)), lambda: build_object(mod, target))
 
 
-def _with_nan(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that keeps NaN in vectors, except where no reference does: rows that hybrid layers quantize."""
-    return func if re.search(r"hybrid_factors(_\d+)?$", gv.name_hint) else keep_nan_in_vectors(func)
-
-
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
     """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
     made_for = tvm.target.Target(dict(target))
     lowered = lower_for(mod, made_for)
     has_vectors = any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values())
     if has_vectors:
-        lowered = tvm.IRModule({gv: keep_products(_with_nan(gv, f)) for gv, f in lowered.functions_items()})
+        kept = {gv: f if ignores_nan(f) else keep_nan_in_vectors(f) for gv, f in lowered.functions_items()}
+        lowered = tvm.IRModule({gv: keep_products(func) for gv, func in kept.items()})
     else:
         lowered = tvm.IRModule({gv: keep_nan(func) for gv, func in lowered.functions_items()})
     built = tvm.get_global_func("target.build.llvm")(lowered, made_for)
