@@ -126,8 +126,8 @@ def default_pixels(extent: int, most: int) -> int:
     return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))
 
 
-def inline_around(sch: Schedule, anchor: Any) -> Any:
-    """Inline all blocks but `anchor`, the padding and the last block, which is returned.
+def inline_around(sch: Schedule, anchor: Any, kept: Sequence[str] = ()) -> Any:
+    """Inline all blocks but `anchor`, the blocks called `kept`, the padding and the last block, which is returned.
 
     Returns None for a kernel with reductions other than `anchor`, or without blocks.
     """
@@ -138,7 +138,7 @@ def inline_around(sch: Schedule, anchor: Any) -> Any:
         return None
     mark = None if anchor is None else name_of(sch, anchor)
     for block in blocks[:-1]:
-        if name_of(sch, block) != mark and not is_pad(sch, block, mark):
+        if name_of(sch, block) not in (mark, *kept) and not is_pad(sch, block, mark):
             sch.compute_inline(block)
     return inner_blocks(sch)[-1]
 

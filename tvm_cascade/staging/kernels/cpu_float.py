@@ -31,6 +31,7 @@ from tvm_cascade.staging.kernels.blocks import (
     is_pad,
     iter_kinds,
     name_of,
+    named,
     reductions,
     share,
     split_steps,
@@ -38,10 +39,12 @@ from tvm_cascade.staging.kernels.blocks import (
 from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS, WIDE_LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
+from tvm_cascade.staging.kernels.cpu_stored import WIDENED
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
 LOG = logging.getLogger("tvm_cascade")
 _MOST_TAPS = 25  # of a window whose loops are unrolled
+_PAIR = 2  # rows of weights of 4 bits in a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +347,12 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     if len(sums) != 1:
         return None
     acc = sums[0]
-    last = inline_around(sch, acc)
+    *_, filled, blocks, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
+    stored = any(name_of(sch, b) == WIDENED for b in inner_blocks(sch))
+    widens = stored and filled > tile_rows(filled, lanes)
+    last = inline_around(sch, acc, (WIDENED,) if widens else ())
     if last is None or any(iter_kinds(sch, last)):
         return None
-    *_, blocks, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
     rows, vectors = tile_rows(extent(sch, row), lanes), -(-lanes // LANES)
     wide = lanes == WIDE_LANES
@@ -361,13 +366,16 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     i, r = sch.split(row, [None, rows])
     sch.reorder(*outer, j, i, r, beside, inside)
     sch.compute_at(acc, i, preserve_unit_loops=True)
+    if widens:
+        _widen(sch, j)
     r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
     v, lane = sch.split(lane, [None, 8 if wide else LANES])
-    steps = MOST_STEPS if wide or fits(rows, several) else 1
+    steps = MOST_STEPS if wide or fits(rows, several) else _PAIR if stored else 1
     outer_depth, step = split_steps(sch, depth, steps)
-    sch.reorder(outer_depth, step, block, r, v, lane)
+    inner = (block, v, step, r, lane) if stored and not widens else (step, block, r, v, lane)
+    sch.reorder(outer_depth, *inner)
     sch.vectorize(lane)
-    for loop in (step, block, r, v):
+    for loop in inner[:-1]:
         sch.unroll(loop)
     share(sch, (*outer, j), parallel)
     clear = sch.get_loops(sch.decompose_reduction(acc, outer_depth))
@@ -375,6 +383,15 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     for loop in clear[-4:-1]:
         sch.unroll(loop)
     return sch
+
+
+def _widen(sch: Schedule, tile: Any) -> None:
+    """Compute the float weights of a tile of columns once for all rows."""
+    block = named(sch, WIDENED)
+    sch.compute_at(block, tile, preserve_unit_loops=True)
+    *_, depth, lane = sch.get_loops(block)
+    sch.vectorize(lane)
+    sch.unroll(split_steps(sch, depth, _PAIR)[-1])
 
 
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:

@@ -31,6 +31,7 @@ from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import is_call_tir, without_dead_code
 from tvm_cascade.passes.static_regions import loses_calls_out, why_no_operator
+from tvm_cascade.passes.stored_constants import StoredConstant, read_stored
 from tvm_cascade.staging.program.operators import with_plain_operators
 
 Ids = tuple[int, ...]  # tensor indices
@@ -66,6 +67,10 @@ class StageGraph:
         """Return the array of a constant (or folded) argument; None for an activation."""
         value = self.program.argument(expr)
         return self.constants.get(value) if isinstance(value, int) else None
+
+    def stored(self, expr: Any) -> StoredConstant | None:
+        """Return a constant argument as a file stores it, in integers of at most 8 bits; None for any other argument."""
+        return read_stored(expr, self.program.definitions)
 
     def tensors_of(self, expr: Any) -> tuple[int, ...]:
         """Return the tensor indices of an argument's activations; empty for constants, shapes and numbers."""
@@ -208,7 +213,9 @@ class _Reader:
             )
             return _Geometry(rows, columns)
         if operator.family is Family.PRODUCT and call.name == "matmul":
-            return _Geometry(macs=operator.macs((TensorType(read[0].shape),), written, {}))
+            is_stored = read_stored(call.expr.args[1], self.program.definitions) is not None
+            merges: dict[str, object] = {"mergeable": False} if is_stored else {}  # a merge would widen the weights
+            return _Geometry(macs=operator.macs((TensorType(read[0].shape),), written, {}), attrs=merges)
         unchanged = self._unchanged_rows(inputs, outputs)
         if kind == "softmax":
             axis = relax_names.axis_of(attrs.axis, len(self.tensors[outputs[0]].shape))

@@ -44,6 +44,7 @@ from tvm_cascade.staging.kernels.cpu_compute import (
     unpack,
     whole,
 )
+from tvm_cascade.staging.kernels.cpu_stored import pack_stored
 from tvm_cascade.staging.kernels.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.staging.kernels.cuda_compute import convolution_as_product, dense_as_product
 from tvm_cascade.staging.program.graph import WIDE, StageGraph
@@ -312,6 +313,8 @@ class _Builder:
         if self._is_product(i):
             weights, rows = self.net.constant(call.args[1]), self.net.graph.tensors[op.inputs[0]].shape[-2]
             assert weights is not None
+            if (stored := self._stored_product(bb, i, rows)) is not None:
+                return stored
             return self._product(bb, self._plain(bb, op.inputs[0]), weights, rows)
         depthwise = op.kind == "depthwise_conv2d" and op.inputs[0] in self.packed
         if not self._is_direct(i) and not depthwise:
@@ -363,6 +366,15 @@ class _Builder:
     def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
         packed = self._parameter(pack_columns(weights, rows, self.accumulators))
         return bb.emit_te(direct_product, x, packed, weights.shape[-1])
+
+    def _stored_product(self, bb: Any, i: int, rows: int) -> Any:
+        """Emit a product with weights as the file stores them; None for weights stored as floats."""
+        weights = self.net.stored(self.net.calls[i].args[1])
+        packed = None if weights is None else pack_stored(weights, rows, self.accumulators)
+        if weights is None or packed is None:
+            return None
+        x, arrays = self._plain(bb, self.net.graph.ops[i].inputs[0]), map(self._parameter, packed.arrays)
+        return bb.emit_te(packed.product, x, weights.values.shape[1], *arrays)
 
     def _narrow_product(self, bb: Any, i: int) -> Any:
         """Emit a product of narrow values, summed in float32."""
