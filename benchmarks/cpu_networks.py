@@ -8,8 +8,10 @@ V2 1.0x (Ma et al., 2018). Others: MobileNetV2 (Sandler et al., 2018), MobileNet
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -443,6 +445,24 @@ def llama_block() -> onnx.ModelProto:
     return w.model((1, 1, 512), w.apply("Add", y, w.product(gated, 512)), keys, values)
 
 
+def in_integers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Quantize products dynamically by ONNX Runtime: activations uint8 as the network runs, weights int8."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        quantize_dynamic(model, Path(folder) / "model.onnx", weight_type=QuantType.QInt8)
+        return onnx.load(Path(folder) / "model.onnx")
+
+
+def by_bits(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
+    """Store the weights of products in so many bits by ONNX Runtime, symmetric, with scales for blocks of 32."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer: Any = MatMulNBitsQuantizer(model, bits=bits, block_size=32, is_symmetric=True)
+    quantizer.process()
+    return quantizer.model.model
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "googlenet": googlenet,
     "inception_v3": inception_v3,
@@ -455,6 +475,10 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "vit_tiny": vit_tiny,
     "whisper_tiny_encoder": whisper_tiny_encoder,
     "llama_block": llama_block,
+    "bert_tiny_int8": lambda: in_integers(bert_tiny()),
+    "llama_block_int8": lambda: in_integers(llama_block()),
+    "llama_block_4bits": lambda: by_bits(llama_block(), 4),
+    "llama_block_8bits": lambda: by_bits(llama_block(), 8),
 }
 
 

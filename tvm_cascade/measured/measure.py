@@ -17,7 +17,8 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, LocalBench, kernel_program
 from tvm_cascade.runtime.clock import Timer
-from tvm_cascade.staging.kernels.processors import accumulators
+from tvm_cascade.staging.kernels.cpu_integer import PLAIN
+from tvm_cascade.staging.kernels.processors import accumulators, integer_step
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.cpu import Use, parallel_lanes
 from tvm_cascade.staging.program.graph import StageGraph
@@ -90,8 +91,9 @@ class NetworkRunner(ABC):
         return self._kernels[op]
 
     def _built(self, spec: Spec) -> Kernel:
-        tiles = accumulators(self.bench.target) if self._cpu else None
-        (kernel,) = build_kernels(self.net, [spec], self._cpu, packed=self._packed, accumulators=tiles)
+        target = self.bench.target
+        tiles, step = (accumulators(target), integer_step(target)) if self._cpu else (None, PLAIN)
+        (kernel,) = build_kernels(self.net, [spec], self._cpu, packed=self._packed, accumulators=tiles, step=step)
         return kernel
 
 

@@ -38,6 +38,7 @@ from tvm_cascade.staging.kernels.blocks import (
 )
 from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS, WIDE_LANES, tile_rows
+from tvm_cascade.staging.kernels.cpu_integer import integers, ranges
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_stored import WIDENED
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
@@ -444,6 +445,8 @@ _RULES: tuple[tuple[Callable[..., Schedule | None], bool], ...] = (  # and wheth
     (pointwise, True),
     (winograd, True),
     (_packed_product, True),
+    (integers, False),
+    (ranges, False),
     (_vectors_of_channels, False),
     (_window, False),
     (_product, False),

@@ -11,8 +11,10 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.staging.kernels.cpu_compute import LANES
+from tvm_cascade.staging.kernels.cpu_integer import AVX2, PLAIN, VNNI
 
 _REGISTERS = (("avx512f", 32, 64), ("avx", 16, 32), ("neon", 32, 16))  # feature, vector registers, bytes of one
+_DOTS = (("avx512vnni", VNNI), ("avx2", AVX2))
 _FEWEST_REGISTERS = (16, 16)  # of SSE2, and for processors that are not known
 
 
@@ -60,3 +62,11 @@ def accumulators(target: str) -> int:
     made = processor(target)
     held = next(((n, size) for name, n, size in _REGISTERS if has is not None and has(name, made)), _FEWEST_REGISTERS)
     return held[0] * held[1] // (4 * LANES) * 3 // 4
+
+
+@cache
+def integer_step(target: str) -> int:
+    """Return how many integers a product's step multiplies and sums up on a processor (`cpu_integer`)."""
+    has = tvm.get_global_func("target.target_has_feature", allow_missing=True)
+    made = processor(target)
+    return next((step for name, step in _DOTS if has is not None and has(name, made)), PLAIN)

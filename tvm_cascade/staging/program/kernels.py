@@ -25,7 +25,7 @@ from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.legalizations import LEGALIZATIONS
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
-from tvm_cascade.passes.relax_functions import add_function, called_functions
+from tvm_cascade.passes.relax_functions import add_function, called_functions, is_call_tir
 from tvm_cascade.staging.kernels.cpu_compute import (
     LANES,
     PACKED,
@@ -44,10 +44,12 @@ from tvm_cascade.staging.kernels.cpu_compute import (
     unpack,
     whole,
 )
+from tvm_cascade.staging.kernels.cpu_integer import PLAIN, integer_product, pack_integers
 from tvm_cascade.staging.kernels.cpu_stored import pack_stored
 from tvm_cascade.staging.kernels.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.staging.kernels.cuda_compute import convolution_as_product, dense_as_product
 from tvm_cascade.staging.program.graph import WIDE, StageGraph
+from tvm_cascade.staging.program.integers import PRODUCT
 from tvm_cascade.staging.program.layouts import packed_shape
 from tvm_cascade.staging.program.merge import Merge
 from tvm_cascade.staging.program.operators import least_operand, takes_numbers
@@ -66,14 +68,16 @@ def build_kernels(
     packed: Set[int] = frozenset(),
     winograd: int = 4,
     accumulators: int | None = None,
+    step: int = PLAIN,
 ) -> tuple[Kernel, ...]:
     """Build the kernels for `specs`, in order. `cpu` selects the TE of `cpu_float`.
 
     `slices` are read inside the merged tensor; `packed` tensors have the layout of `stage_layouts`; `winograd`: largest
-    tiles of `cpu_winograd`, 0 for none; `accumulators`: of the processor (`processors.accumulators`), None for any.
+    tiles of `cpu_winograd`, 0 for none; `accumulators`: of the processor (`processors.accumulators`), None for any; `step`:
+    of products of integers (`processors.integer_step`).
     """
     bb = relax.BlockBuilder()
-    options = (cpu, slices, packed, winograd, accumulators)
+    options = (cpu, slices, packed, winograd, accumulators, step)
     builders = [_Builder(net, spec, f"kernel_{k}", *options) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
     activations = [relax.Var(f"{b.name}_{k}", b.type_read(t)) for b in builders for k, t in enumerate(b.inputs)]
@@ -133,8 +137,9 @@ class _Builder:
         packed: Set[int],
         winograd: int,
         accumulators: int | None,
+        step: int,
     ) -> None:
-        self.winograd, self.accumulators = winograd, accumulators
+        self.winograd, self.accumulators, self.step = winograd, accumulators, step
         self.net, self.spec, self.name, self.cpu, self.slices, self.packed = net, spec, name, cpu, slices, packed
         self.inputs, self.outputs = reads(net.graph, spec), writes(net.graph, spec)
         self.constants: list[np.ndarray] = []
@@ -310,6 +315,8 @@ class _Builder:
             return bb.emit_te(softmax, self._plain(bb, op.inputs[0]))
         if op.kind == "matmul" and self._has_softmax_behind(i):
             return bb.emit_te(attention_scores, *(self._plain(bb, t) for t in op.inputs))
+        if is_call_tir(call) and (self.net.mod[call.args[0]].attrs or {}).get(PRODUCT):
+            return self._integer_product(bb, call)
         if self._is_product(i):
             weights, rows = self.net.constant(call.args[1]), self.net.graph.tensors[op.inputs[0]].shape[-2]
             assert weights is not None
@@ -375,6 +382,21 @@ class _Builder:
             return None
         x, arrays = self._plain(bb, self.net.graph.ops[i].inputs[0]), map(self._parameter, packed.arrays)
         return bb.emit_te(packed.product, x, weights.values.shape[1], *arrays)
+
+    def _integer_product(self, bb: Any, call: Any) -> Any:
+        """Emit a product of integers packed for the processor; None for a depth of no whole steps."""
+        *given, weights, sums, factors = call.args[1].fields
+        operands = [self._plain(bb, t) for value in given for t in self.net.tensors_of(value)]
+        held = [self.net.constant(value) for value in (weights, sums, factors)]
+        matrix, total, factor = (value for value in held if value is not None)
+        depth = operands[0].ty.shape[-1].value
+        if depth % self.step:
+            return None
+        plain = matrix.transpose(1, 3, 0, 2).reshape(-1, matrix.shape[0] * matrix.shape[2])[:depth, : len(total)]
+        constants = (pack_integers(plain, self.step), total, factor)
+        return bb.emit_te(
+            integer_product, *operands, *map(self._parameter, constants), primfunc_name_hint="packed_integers"
+        )
 
     def _narrow_product(self, bb: Any, i: int) -> Any:
         """Emit a product of narrow values, summed in float32."""

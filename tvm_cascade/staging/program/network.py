@@ -8,6 +8,7 @@ from tvm_cascade.cost.precision import require_architecture
 from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.layout.channels_last import images_last, in_one_row
 from tvm_cascade.staging.program.graph import StageGraph, simplify, stage_graph
+from tvm_cascade.staging.program.integers import with_integer_kernels
 from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
 
 
@@ -23,5 +24,5 @@ def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> Stag
         if word.startswith("-arch="):
             require_architecture(precision, word.removeprefix("-arch="))
     mod = in_one_row(mod)
-    laid_out = images_last(simplify(mod)) if target.startswith("cuda") else mod
+    laid_out = images_last(simplify(mod)) if target.startswith("cuda") else with_integer_kernels(mod)
     return in_precision(stage_graph(laid_out), precision)

@@ -30,7 +30,7 @@ from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.staging.kernels.processors import accumulators
+from tvm_cascade.staging.kernels.processors import accumulators, integer_step
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.concat import write_in_place
 from tvm_cascade.staging.program.cpu import Use, parallel_lanes
@@ -134,8 +134,8 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     cpu = not lower.target.startswith("cuda")
     program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
     check_groups(program)
-    tiles = accumulators(lower.target) if cpu else None
-    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd, tiles)
+    processor = (accumulators(lower.target), integer_step(lower.target)) if cpu else ()
+    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd, *processor)
     tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
         from tvm_cascade.staging.program.cuda import emit_cuda  # CUDA's schedule rules are slow to import
