@@ -10,7 +10,8 @@ from typing import Protocol, TypeVar
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.relax_functions import UniqueNames
 
-_MOVES = ("reshape", "transpose", "permute_dims")
+_TRANSPOSES = ("transpose", "permute_dims")
+_MOVES = ("reshape", *_TRANSPOSES)
 _NUMBER = re.compile(r"[_\d]+$")
 
 
@@ -39,7 +40,8 @@ def with_file_names(
 
     A call that computes a tensor of the file has the tensor's name. Calls made for such a tensor alone are parts,
     `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. A call that only changes the
-    shape is no part: `NAME, view`. Other calls keep their names.
+    shape is no part: `NAME, view`. Neither is a transpose of a program's input: `NAME (INPUT transposed)`. Other calls
+    keep their names.
 
     Parameters
     ----------
@@ -62,11 +64,15 @@ def with_file_names(
             parts.setdefault(owner, []).append(at)
     unique, names = UniqueNames([tensors[t].name for t in inputs]), [""] * len(calls)
     for owner, members in parts.items():
-        computing = [at for at in members if not _is_view(calls[at], tensors)] or members[-1:]
+        moving = [at for at in members if _is_view(calls[at], tensors)]
+        turning = [at for at in members if at not in moving and not any(files[at]) and _turns(calls[at], inputs)]
+        computing = [at for at in members if at not in (*moving, *turning)] or members[-1:]
         names[computing[-1]] = unique(owner)
         for number, at in enumerate(computing[:-1], 1):
             names[at] = unique(f"{owner}, part {number} of {len(computing)}")
-        for at in members:
+        for at in turning:
+            names[at] = unique(f"{owner} ({tensors[calls[at].inputs[0]].name} transposed)")
+        for at in moving:
             names[at] = names[at] or unique(f"{owner}, view")
     names = [name or unique(call.name) for name, call in zip(names, calls, strict=True)]
     renamed = list(tensors)
@@ -74,6 +80,11 @@ def with_file_names(
         for k, t in enumerate(call.outputs):
             renamed[t] = replace(tensors[t], name=name if len(of) == 1 else of[k] or f"{name}:{k}")
     return tuple(renamed), tuple(replace(call, name=name) for call, name in zip(calls, names, strict=True))  # type: ignore[type-var]
+
+
+def _turns(call: Named, inputs: Collection[int]) -> bool:
+    """Return True if a call transposes an input of the program."""
+    return _NUMBER.sub("", call.name) in _TRANSPOSES and all(t in inputs for t in call.inputs)
 
 
 def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:

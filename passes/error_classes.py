@@ -10,11 +10,11 @@ import re
 from typing import Any
 
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError, ValidationError
+from tvm_cascade.messages import split_names
 from tvm_cascade.schedules.tir import tvm_ffi
 from tvm_cascade.search_monitor import SearchStopped
 
 _INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available, \d+ bytes missing; peak at (.*); (.*)", re.DOTALL)
-_BETWEEN = re.compile(r", (?!part \d+ of \d+)")  # names of culprits, of which one may be a part of an operator
 
 
 class _Infeasible(InfeasibleError):
@@ -22,7 +22,7 @@ class _Infeasible(InfeasibleError):
 
     def __init__(self, message: str) -> None:
         needed, available, culprits, remedy = (_INFEASIBLE.findall(message) or [("0", "0", "", message)])[0]
-        super().__init__(int(needed), int(available), _BETWEEN.split(culprits), remedy)
+        super().__init__(int(needed), int(available), split_names(culprits), remedy)
 
 
 def register_error_classes() -> None:

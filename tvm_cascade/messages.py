@@ -6,7 +6,8 @@ import re
 
 _LONGEST = 48  # characters of a name in a line of text
 _FIRST = 15  # of these, the ones in front of what is left out
-_PART = re.compile(r"(.*?)(, part \d+ of \d+)?", re.DOTALL)
+_NAME = re.compile(r"(.*?)(, part \d+ of \d+|, view(?:_\d+)?| \(.+ transposed\))?", re.DOTALL)
+_BETWEEN = re.compile(r",(?! (?:part \d+ of \d+|view(?:_\d+)?)(?:,|$))")
 
 
 def last_line(error: Exception) -> str:
@@ -20,12 +21,25 @@ def short_name(name: str) -> str:
 
     TFLite joins names by ';' for fused operators: return the first. Leave out the middle of a long name.
     """
-    found = _PART.fullmatch(name)
-    assert found is not None
-    first, part = re.split(r";(?=\S)", found[1])[0] or found[1], found[2] or ""
+    whole = operator_of(name)
+    first, part = re.split(r";(?=\S)", whole)[0] or whole, name[len(whole) :]
     if len(first) > _LONGEST:
         first = f"{first[:_FIRST]}…{first[_FIRST + 1 - _LONGEST :]}"
     return first + part
+
+
+def operator_of(layer: str) -> str:
+    """Return the operator's name in a layer's name: NAME for `NAME, part 1 of 2`, `NAME, view` and
+    `NAME (INPUT transposed)`.
+    """
+    found = _NAME.fullmatch(layer)
+    assert found is not None
+    return found[1]
+
+
+def split_names(text: str) -> list[str]:
+    """Split a list of layers' names at commas, except for the comma inside of `NAME, part 1 of 2`."""
+    return [name.strip() for name in _BETWEEN.split(text)]
 
 
 def printable(text: str | bytes) -> str:

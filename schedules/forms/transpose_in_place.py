@@ -1,8 +1,9 @@
-"""In-place transpose from NCHW to NHWC, with scratch for a row of every plane, or for a part if planes have one row.
+"""In-place transpose from NCHW to NHWC, with scratch for a row of most planes, or for a part if planes have one row.
 
 Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The
 cycles of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through
-a spare row. Then the C rows of each image row lie together, and are interleaved through scratch.
+a spare row. Then the C rows of each image row lie together, and are interleaved through scratch; of few planes, the
+last row moves within the image, always to where everything is read already.
 `schedules.forms.transpose_back_in_place` is the inverse.
 """
 
@@ -22,7 +23,7 @@ from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, best_step
 from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
-_UNROLL = 4  # most elements per loop iteration
+_UNROLL = 4  # most elements per loop iteration, or most planes of which the last moves within the image
 TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axes of the input become
 
 
@@ -36,8 +37,13 @@ class Planes:
     dtype: str
 
     @property
+    def through_scratch(self) -> int:
+        """Return the number of planes with rows that pass through scratch: all, or all but the last."""
+        return self.count - 1 if self.count <= _UNROLL else self.count
+
+    @property
     def scratch_bytes(self) -> int:
-        return self.count * self.width * ITEM_BYTES[self.dtype]
+        return self.through_scratch * self.width * ITEM_BYTES[self.dtype]
 
 
 class TransposeInPlace(KernelForm):
@@ -158,15 +164,43 @@ class InPlacePasses:
 
     def turn_rows(self, to_pixels: bool) -> None:
         """Interleave in each image row the rows of all planes into pixels (`to_pixels`), or split pixels into rows."""
+        k, width, count = self.k, self.planes.width, self.planes.count
+        passing = self.planes.through_scratch
+        turn = self._turn_few if passing < count else self._turn_many
+        with k.loop(self.planes.height, "h") as h:
+            first = k.let(h * (width * count), "first")
+            if to_pixels or passing == count:
+                self._copy(self.spare, i32(0), self.image, first, passing * width)
+            turn(first, to_pixels)
+            if not to_pixels and passing < count:
+                self._copy(self.image, first, self.spare, i32(0), passing * width)
+
+    def _turn_many(self, first: Value, to_pixels: bool) -> None:
+        """Turn the rows of an image row, which lie in scratch."""
         k, axes = self.k, [(self.planes.width, "w"), (self.planes.count, "c")]
         (outer, first_name), (inner, second_name) = axes if to_pixels else reversed(axes)
-        with k.loop(self.planes.height, "h") as h:
-            first = k.let(h * (outer * inner), "first")
-            self._copy(self.spare, i32(0), self.image, first, outer * inner)
-            step = best_step(inner, _UNROLL)
-            with k.loop(outer, first_name) as a, k.loop(inner // step, second_name) as b:
-                for u in range(step):
-                    k.store(self.image, first + a * inner + b * step + u, self.spare[(b * step + u) * outer + a])
+        step = best_step(inner, _UNROLL)
+        with k.loop(outer, first_name) as a, k.loop(inner // step, second_name) as b:
+            for u in range(step):
+                k.store(self.image, first + a * inner + b * step + u, self.spare[(b * step + u) * outer + a])
+
+    def _turn_few(self, first: Value, to_pixels: bool) -> None:
+        """Turn an image row between pixels in the image and rows in scratch, but for the last plane's row, in the image.
+
+        Pixels are written in ascending order and read in descending order: a pixel ends in front of the last plane's
+        unread elements, or begins behind unread pixels.
+        """
+        k, width, count, passing = self.k, self.planes.width, self.planes.count, self.planes.through_scratch
+        step = best_step(width, _UNROLL)
+        rows = [(self.spare, i32(c * width)) for c in range(passing)] + [(self.image, first + passing * width)]
+        with k.loop(width // step, "w") as block:
+            start = (block if to_pixels else width // step - 1 - block) * step
+            places = [(self.image, first + (start + u) * count + c) for u in range(step) for c in range(count)]
+            others = [(buffer, begin + start + u) for u in range(step) for buffer, begin in rows]
+            sources, targets = (others, places) if to_pixels else (places, others)
+            values = [k.let(buffer[at], "value", self.planes.dtype) for buffer, at in sources]
+            for (buffer, at), value in zip(targets, values, strict=True):
+                k.store(buffer, at, value)
 
     def kernel(self) -> RowKernel:
         table, dtype = str(self.moves.dtype), self.planes.dtype

@@ -141,6 +141,14 @@ def test_a_network_keeps_an_input() -> None:
     assert cut_out(graph, Cut(("w", "y"))).inputs == ("x",)
 
 
+def test_printed_names_of_layers_stand_for_their_operators() -> None:
+    graph = FileGraph((Node(("x",), ("a",)), Node(("a",), ("b, c",)), Node(("a",), ("d",))), ("x",), ("b, c", "d"))
+    for asked in ("d, part 1 of 2", "d (x transposed)", "d, view", "d, view_1", "d"):
+        assert cut_out(graph, Cut((asked,))).outputs == ("d",)
+    assert cut_out(graph, Cut(("a, part 2 of 3,d",))).outputs == ("a", "d")
+    assert cut_out(graph, Cut(("b, c",))).outputs == ("b, c",)
+
+
 def test_weights_alone_are_no_network(tmp_path: Path) -> None:
     layers = pytest.importorskip("tvm_cascade.testing.onnx_layers")
     net = layers.Layers()

@@ -8,6 +8,7 @@ import pytest
 from tvm import relax
 
 from tvm_cascade.graph import Tensor
+from tvm_cascade.messages import operator_of
 from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import NamingBuilder, file_name, marked, plain
 from tvm_cascade.report.origin import origins
@@ -53,6 +54,14 @@ def test_views_are_no_parts() -> None:
     calls = [Call("transpose", (0,), (1,)), Call("mean", (1,), (2,)), Call("reshape_1", (2,), (3,))]
     assert named(calls, {"v3": "y"}, (3,)) == ["y, view", "y", "y, view_1"]
     assert named([Call("reshape", (0,), (1,))], {"v1": "y"}, (1,)) == ["y"]
+
+
+def test_a_transposed_input_is_a_layer_of_its_own() -> None:
+    calls = [Call("transpose", (0,), (1,)), Call("conv", (1,), (2,)), Call("relu", (2,), (3,))]
+    tensors = [Tensor(t, "x" if t == 0 else f"v{t}", (1, 3, 4, 2) if t else (1, 2, 3, 4), "int8") for t in range(4)]
+    _, after = with_file_names(tensors, calls, (0,), (3,), {"v3": "y"})
+    assert [call.name for call in after] == ["y (x transposed)", "y, part 1 of 2", "y"]
+    assert [operator_of(call.name) for call in after] == ["y", "y", "y"]
 
 
 def test_no_call_is_called_as_an_input() -> None:

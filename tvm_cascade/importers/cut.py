@@ -13,7 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.messages import printable, short_name
+from tvm_cascade.messages import operator_of, printable, short_name, split_names
 from tvm_cascade.tensor_spec import Cut
 
 _LISTED = 3  # names that a message suggests
@@ -121,10 +121,14 @@ def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) ->
 
 
 def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ...]:
-    """Return the tensors named by a list; split a text at commas unless the whole text is a name."""
+    """Return the tensors named by a list; split a text at commas unless the whole text is a name.
+
+    A layer's name as printed stands for the operator that the file has: `NAME, part 1 of 2` for NAME.
+    """
     computed, by_short = dict.fromkeys(graph.computed), _by_short_name(graph.computed)
     known = {*computed, *by_short}
-    parts = [p for text in asked for p in ([text] if text in known else map(str.strip, text.split(",")))]
+    parts = [p for text in asked for p in ([text] if text in known else split_names(text))]
+    parts = [p if p in known else operator_of(p) for p in parts]
     for name in parts:
         if name not in known:
             raise UsageError(f"{option} {printable(name)}: {_unknown(name, graph)}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 
-_PART = re.compile(r", part \d+ of \d+$")
+from tvm_cascade.messages import operator_of
 
 
 def origins(layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -26,7 +25,7 @@ def origins(layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> dict
 
 
 def _origin(name: str, layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> Collection[str]:
-    whole = _PART.sub("", name)
+    whole = operator_of(name)
     if name not in reads:
         return (whole,) if whole in reads else ()
     found, waiting = {name}, [name]
