@@ -7,6 +7,7 @@ whole rows are permuted.
 
 from __future__ import annotations
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.forms.transpose_in_place import TO_NCHW, InPlacePasses, Planes, TransposeInPlace, row_moves
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 
@@ -17,8 +18,8 @@ class TransposeBackInPlace(TransposeInPlace):
     axes = TO_NCHW
     refusal = "it is no transpose from NHWC to NCHW"
 
-    def kernel(self, planes: Planes) -> RowKernel:
-        passes = InPlacePasses(planes, row_moves(planes.height, planes.count))
+    def kernel(self, planes: Planes, core: KernelTarget | None) -> RowKernel:
+        passes = InPlacePasses(planes, row_moves(planes.height, planes.count), core)
         passes.turn_rows(to_pixels=False)
         passes.move_rows()
         return passes.kernel()

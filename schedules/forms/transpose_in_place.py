@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.calls import BuiltKernel
@@ -21,6 +22,8 @@ from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, best_step
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.lanes import put, vector
 from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
 _UNROLL = 4  # most elements per loop iteration, or most planes of which the last moves within the image
@@ -59,10 +62,10 @@ class TransposeInPlace(KernelForm):
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
         planes = planes_of(site, self.axes)
-        return self.refusal if planes is None else RowSteps((self.kernel(planes),))
+        return self.refusal if planes is None else RowSteps((self.kernel(planes, site.core),))
 
-    def kernel(self, planes: Planes) -> RowKernel:
-        passes = InPlacePasses(planes, row_moves(planes.count, planes.height))
+    def kernel(self, planes: Planes, core: KernelTarget | None) -> RowKernel:
+        passes = InPlacePasses(planes, row_moves(planes.count, planes.height), core)
         passes.move_rows()
         passes.turn_rows(to_pixels=True)
         return passes.kernel()
@@ -92,6 +95,17 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
     if height == 1:
         height, width = _folded(width)
     return None if min(count, height, width) == 1 else Planes(count, height, width, dtype_of(outputs[0]))
+
+
+def _unit_bytes(planes: Planes, core: KernelTarget | None) -> int:
+    """Return the bytes to copy at once when rows are copied whole: a vector, four words, a word or an element."""
+    item = ITEM_BYTES[planes.dtype]
+    unit = item
+    if core is not None and core.vectors:
+        unit = 16
+    elif core is not None and core.backend == "c":
+        unit = 16 if item == 4 else max(item, 4)  # four words at once need their alignment
+    return unit if planes.width * item % unit == 0 else item
 
 
 def _folded(width: int) -> tuple[int, int]:
@@ -133,8 +147,9 @@ class InPlacePasses:
     The kernel has no parameter for its input, which lies at the output's address.
     """
 
-    def __init__(self, planes: Planes, moves: np.ndarray) -> None:
+    def __init__(self, planes: Planes, moves: np.ndarray, core: KernelTarget | None) -> None:
         self.planes, self.moves, self.k = planes, moves, Builder()
+        self.unit, self.vectors = _unit_bytes(planes, core), core is not None and core.vectors
         names = (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", planes.dtype))
         self.handles = [pointer_var(n, d) for n, d in names]
         table, scratch, out = self.handles
@@ -143,11 +158,19 @@ class InPlacePasses:
         self.spare = self.k.view(scratch, planes.dtype, "spare")
 
     def _copy(self, to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
-        step = best_step(elements, _UNROLL)
-        with self.k.loop(elements // step, "i") as i:
-            values = [self.k.let(source[begin + i * step + u], "value", self.planes.dtype) for u in range(step)]
-            for u, value in enumerate(values):  # all loads first: a compiler cannot know that the rows lie apart
-                self.k.store(to, start + i * step + u, value)
+        k, lanes = self.k, self.unit // ITEM_BYTES[self.planes.dtype]
+        step = best_step(elements // lanes, _UNROLL)
+        with k.loop(elements // lanes // step, "i") as i:
+            places = [(start + (i * step + u) * lanes, begin + (i * step + u) * lanes) for u in range(step)]
+            if lanes == 1:
+                values = [k.let(source[at], "value", self.planes.dtype) for _, at in places]
+                for (at, _), value in zip(places, values, strict=True):
+                    k.store(to, at, value)  # all loads first: a compiler cannot know that the rows lie apart
+            for at, origin in places if lanes > 1 else ():
+                if self.vectors:
+                    put(k, to, at, vector(source, origin, lanes), lanes)
+                else:
+                    k.evaluate(call(f"copy{self.unit}", tirx.address_of(to[at]), tirx.address_of(source[origin])))
 
     def move_rows(self) -> None:
         """Permute whole rows by the table of moves (`row_moves`)."""

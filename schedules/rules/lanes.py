@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
+from tvm_cascade.schedules.rules.emit import Builder, KernelBuilder, best_step
 from tvm_cascade.schedules.rules.requantize import Requantize
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -29,7 +29,7 @@ def vector(buffer: Value, index: Value, lanes: Any) -> Value:
     return tirx.BufferLoad(buffer, [ramp])
 
 
-def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any) -> None:
+def put(k: Builder, buffer: Value, index: Value, value: Value, lanes: Any) -> None:
     """Stores `lanes` elements from `index` on."""
     ramp: Value = tirx.Ramp(i32(index), i32(1), lanes)
     k.add(tirx.BufferStore(buffer, value, [ramp]))
