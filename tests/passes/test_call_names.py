@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from tvm import relax
+from tvm import relax as _relax
 
 from tvm_cascade.graph import Tensor
 from tvm_cascade.messages import operator_of
 from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import NamingBuilder, file_name, marked, plain
 from tvm_cascade.report.origin import origins
+
+relax: Any = _relax
 
 
 @dataclass(frozen=True)
