@@ -529,6 +529,7 @@ def benchmark(
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     repeat: int = 20,
     board: str | None = None,
+    port: str | None = None,
     check: str | Path | None = None,
     outputs: str | Path | None = None,
     csv: str | Path | None = None,
@@ -537,7 +538,7 @@ def benchmark(
     trace: str | Path | None = None,
     progress: Progress = silent,
 ) -> BenchmarkResult:
-    """Measure runs of an emitted program: milliseconds here, instructions on an emulated board.
+    """Measure runs of an emitted program: milliseconds here or on a real board, instructions on an emulated board.
 
     Parameters
     ----------
@@ -548,7 +549,9 @@ def benchmark(
     repeat : int
         Runs that are timed. In an emulator one is counted, as all take the same instructions.
     board : str, optional
-        Another emulated board for a compiled project.
+        Another board for a compiled project.
+    port : str, optional
+        Serial port of a real board to time, to which `flash` has written the project; "auto" is the one that is plugged in.
     check : path, optional
         The model's file: outputs are compared with its reference. For stages they may differ by 1e-2 of the largest value.
     outputs : path, optional
@@ -558,7 +561,7 @@ def benchmark(
     against : path, optional
         What `benchmark --json` printed of another program.
     by_layer : bool
-        Measure every layer of a compiled project, too: the same C with a reading around every kernel call.
+        Measure every layer, too: the same C with a reading around every kernel call; of a folder of stages every kernel.
     trace : path, optional
         A file for the layers as events of Chrome's trace viewer and Perfetto; implies `by_layer`.
     progress : function
@@ -581,7 +584,9 @@ def benchmark(
     from tvm_cascade.runs.layer_times import write_trace
 
     path = checks.optional(checks.path)
-    asked = RunRequest.of_all({"board": board, "check": path("check", check), "outputs": path("outputs", outputs)})
+    asked = RunRequest.of_all(
+        {"board": board, "port": port, "check": path("check", check), "outputs": path("outputs", outputs)}
+    )
     folder, count = checks.path("directory", directory), checks.whole(1, 1_000_000)("repeat", repeat)
     by_layer = checks.flag("by_layer", by_layer) or trace is not None
     result = measured(folder, asked, inputs, count, path("against", against), progress, by_layer)

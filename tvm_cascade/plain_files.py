@@ -19,9 +19,9 @@ def readable(path: str | Path) -> Path:
     except OSError:
         return Path(path)
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise OSError(errno.EINVAL, "is a device, no plain file", str(path))
+        raise OSError(errno.EINVAL, "is a device, no plain file: name a file", str(path))
     if stat.S_ISFIFO(mode) and not os.path.abspath(path).startswith(_STREAMS):
-        raise OSError(errno.EINVAL, "is a named pipe, no plain file", str(path))
+        raise OSError(errno.EINVAL, "is a named pipe, no plain file: write its contents to a file first", str(path))
     return Path(path)
 
 

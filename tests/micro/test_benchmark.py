@@ -12,10 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.runs.benchmark import BenchmarkResult
 from tvm_cascade.testing.onnx_layers import Layers
+from tvm_cascade.testing.serial_lines import EmulatedBoard
 
 SHAPES = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 
@@ -138,6 +142,48 @@ def test_layers_on_this_machine(tmp_path: Path) -> None:
         tvm_cascade.benchmark(tmp_path / "p", by_layer=True)
 
 
-def test_layers_of_stages_are_refused(program: Path) -> None:
-    with pytest.raises(UsageError, match="stages fuse layers into kernels"):
-        tvm_cascade.benchmark(program, by_layer=True)
+def test_kernels_of_stages(program: Path, tmp_path: Path) -> None:
+    """Every kernel call of the virtual machine is a row, named by the tensor of its last operator."""
+    done = tvm_cascade.benchmark(program, by_layer=True, repeat=3, trace=tmp_path / "t.json", csv=tmp_path / "k.csv")
+    calls = json.loads((program / "metadata.json").read_text())["calls"]
+    assert [(layer.name, layer.kind) for layer in done.layers] == [(call["name"], call["kind"]) for call in calls]
+    assert any("conv2d" in layer.kind for layer in done.layers)
+    assert sum(layer.share for layer in done.layers) == pytest.approx(1)
+    assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) == len(calls)
+    assert len((tmp_path / "k.csv").read_text().splitlines()) == len(calls) + 1
+
+
+def test_groups_of_a_stage_are_one_row(tmp_path: Path) -> None:
+    layers = Layers()
+    left, right = (
+        layers.node("Conv", "x", layers.constant(layers.rng.normal(0, 0.3, (4, 3, 3, 3)).astype("float32")))
+        for _ in range(2)
+    )
+    layers.save(tmp_path / "two.onnx", layers.node("Concat", left, right, axis=1), (1, 3, 16, 16), 4)
+    tvm_cascade.stages(tmp_path / "two.onnx", target="llvm", variant="greedy", threads=2, emit=tmp_path / "p")
+    done = tvm_cascade.benchmark(tmp_path / "p", by_layer=True, repeat=2)
+    calls = json.loads((tmp_path / "p" / "metadata.json").read_text())["calls"]
+    assert [layer.name for layer in done.layers] == [call["name"] for call in calls]
+    data = json.loads((tmp_path / "p" / "metadata.json").read_text())
+    del data["calls"]
+    (tmp_path / "p" / "metadata.json").write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="from an older version: emit it again"):
+        tvm_cascade.benchmark(tmp_path / "p", by_layer=True)
+
+
+def test_a_board_behind_a_port_is_timed_from_here(tmp_path: Path, emulator: None) -> None:
+    pytest.importorskip("serial")
+    made = tvm_cascade.compile(SHAPES, target="cortex-m4", board="mps2-an386", output=tmp_path / "p")
+    board = load_board("mps2-an386")
+    running = EmulatedBoard(board, build_image(read_image(made.folder), board, kind="serial").elf)
+    try:
+        done = tvm_cascade.benchmark(tmp_path / "p", port=running.port, repeat=3, check=SHAPES)
+        told = json.loads(call("benchmark", tmp_path / "p", "--port", running.port, "--repeat", 2, "--json").stdout)
+        with pytest.raises(UsageError, match="count layers in the emulator"):
+            tvm_cascade.benchmark(tmp_path / "p", port=running.port, by_layer=True)
+    finally:
+        running.stop()
+    assert (done.unit, done.runs, done.match, done.where) == ("ms", 3, True, f"mps2-an386 at {running.port}")
+    assert done.line_ms is not None and done.line_ms > 0 and all(value >= 0 for value in done.values)
+    assert "without an inference, taken off" in done.to_text()
+    assert told["runs"] == 2 and told["line_ms"] > 0

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import Board, load_board
+from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.request import RunRequest
+from tvm_cascade.testing.serial_lines import EmulatedBoard
 from tvm_cascade.testing.ways_in import write_onnx_qdq
 from tvm_cascade.validation.run_by_layer import check_layers
 
@@ -60,6 +64,43 @@ def test_a_quantized_onnx_file_in_this_process(tmp_path: Path) -> None:
     tvm_cascade.compile(tmp_path / "q.onnx", target="host", output=tmp_path / "p")
     report = tvm_cascade.run(tmp_path / "p", check=tmp_path / "q.onnx", by_layer=True)
     assert report.ok and len(report.layers) > 3 and all(np.isfinite(x.max_abs_diff or 0.0) for x in report.layers)
+
+
+def test_a_board_behind_a_port_is_flashed_with_both_programs(
+    tmp_path: Path, emulator: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator stands in for the board; flashing starts another, behind the same port."""
+    pytest.importorskip("serial")
+    running: list[EmulatedBoard] = []
+    flashed: list[int] = []
+    port = tmp_path / "ttyBOARD"
+
+    def flash(image: Image, board: Board) -> None:
+        flashed.append(len(image.networks[0].outputs))
+        if running:
+            running.pop().stop()
+        running.append(EmulatedBoard(board, build_image(image, board, kind="serial").elf))
+        port.unlink(missing_ok=True)
+        port.symlink_to(running[-1].port)
+
+    monkeypatch.setattr("tvm_cascade.validation.run_by_layer.flash_image", flash)
+    monkeypatch.setattr("tvm_cascade.validation.run_by_layer.choose_tool", lambda _board: "pyocd")
+    tvm_cascade.compile(SHAPES, target="cortex-m4", board="mps2-an386", output=tmp_path / "p")
+    image = read_image(tmp_path / "p")
+    flash(image, load_board("mps2-an386"))
+    try:
+        report = tvm_cascade.run(tmp_path / "p", check=SHAPES, by_layer=True, port=str(port))
+    finally:
+        running.pop().stop()
+    own = len(image.networks[0].outputs)
+    assert report.ok and all(layer.match is True for layer in report.layers)
+    assert flashed == [own, len(report.layers), own]
+
+
+def test_a_board_that_cannot_be_flashed_is_refused_before_work(tmp_path: Path) -> None:
+    tvm_cascade.compile(SHAPES, target="cortex-m4", board="mps2-an386", output=tmp_path / "p")
+    with pytest.raises(UsageError, match="mps2-an386 cannot be flashed"):
+        tvm_cascade.run(tmp_path / "p", check=SHAPES, by_layer=True, port="/dev/ttyACM0")
 
 
 @pytest.mark.parametrize(

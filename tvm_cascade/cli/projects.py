@@ -86,7 +86,14 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 @click.option(
     "--csv", type=PATH, callback=require_new_file, help="Write the value of every run, or layer, to this file."
 )
-@click.option("--by-layer", is_flag=True, help="Measure every layer of a compiled project, too.")
+@click.option(
+    "--port",
+    metavar="[DEVICE]",
+    is_flag=False,
+    flag_value="auto",
+    help="Time a real board, over a serial port (after `flash`); without DEVICE the one that is plugged in.",
+)
+@click.option("--by-layer", is_flag=True, help="Measure every layer, too; of a folder of stages every kernel.")
 @click.option(
     "--trace",
     type=PATH,
@@ -97,16 +104,17 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 @prints(Benchmark)
 @guarded
 def benchmark(directory: Path, as_json: bool, **options: Any) -> None:
-    """Measure runs of an emitted program: milliseconds here, instructions on an emulated board.
+    """Measure runs of an emitted program: milliseconds here or on a real board, instructions on an emulated board.
 
     DIR is a folder of `stages --emit` (run by TVM), of `compile --target host` (its C is built by gcc -O2), or of `compile`
-    for an emulated board.
+    for an emulated board, or with --port for a real one.
 
     
     tvm-cascade benchmark program --check net.onnx
     tvm-cascade benchmark program --json > a.json
     tvm-cascade benchmark tuned --against a.json
     tvm-cascade benchmark firmware --trace layers.json
+    tvm-cascade benchmark firmware --port /dev/ttyACM0
     """
     from tvm_cascade import api
 

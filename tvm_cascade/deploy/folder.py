@@ -41,7 +41,7 @@ from tvm_cascade.staging.kernels.processors import processor
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.library_kernels import calls_library
 from tvm_cascade.staging.program.precision import precision_of
-from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages, processor_calls
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 from tvm_cascade.text_templates import render
 
@@ -180,6 +180,7 @@ def emit_folder(
         build_library(program, emission.tvm_target(), staging / LIBRARY, emission.code)
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
+        metadata["calls"] = [] if emission.cuda else _calls(net, staged.units, schedule)
         metadata["weights"] = write_weights(weights, staging / WEIGHTS) if weights else None
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         (staging / README).write_text(render(_TEMPLATES / "README.md.j2", **metadata), encoding="utf-8")
@@ -227,6 +228,18 @@ def _kernels(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:
         "cudnn_kernels": sum(map(calls_library, kernels)),
     }
     return {"precision": precision_of(net), **counts}
+
+
+def _calls(net: StageGraph, units: UnitGraph, schedule: Schedule) -> list[dict[str, str]]:
+    """Describe every kernel call in order: the tensors of its last operator, and the kinds of its operators."""
+    ops, tensors = net.graph.ops, net.graph.tensors
+    return [
+        {
+            "name": ", ".join(tensors[t].name for t in ops[call[-1]].outputs),
+            "kind": "+".join(dict.fromkeys(ops[i].kind for i in call)),
+        }
+        for call in processor_calls(net, units, schedule)
+    ]
 
 
 def _described(spec: TensorSpec) -> dict[str, object]:

@@ -49,8 +49,13 @@ def _marked(text: str) -> str:
 
 def find_board(folder: Path, name_or_path: str) -> Board:
     """Find the board by the copy of a board file in `folder`, if linked for a board of this name; else by `load_board`."""
+    return load_board(board_place(folder, name_or_path))
+
+
+def board_place(folder: Path, name_or_path: str) -> str:
+    """Return the path of the copy of a board file in `folder`, if there is a copy, else `name_or_path`."""
     own = folder / "boards" / name_or_path / _BOARD
-    return load_board(own if own.is_file() else name_or_path)
+    return str(own) if own.is_file() else name_or_path
 
 
 def linker_script(board: Board, memories: Sequence[str] = ()) -> str:

@@ -1,4 +1,6 @@
-"""Time emitted programs: folders of `stages --emit` by TVM, projects for this machine by gcc, others in an emulator."""
+"""Time emitted programs: folders of `stages --emit` by TVM, projects for this machine by gcc, others in an emulator or on
+a board behind a serial port.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.network import Network
 from tvm_cascade.emit.template import fill_template, template
 from tvm_cascade.emit.toolchain import find_tool, run_tool
 from tvm_cascade.errors import LoadError, ToolError, UsageError
@@ -23,7 +26,8 @@ from tvm_cascade.request import RunRequest
 from tvm_cascade.runs import staged
 from tvm_cascade.runs.arrays import read_inputs
 from tvm_cascade.runs.layer_times import LayerTime, layer_lines, time_layers
-from tvm_cascade.runs.run_image import run_image
+from tvm_cascade.runs.run_image import PORT_S, run_image, serial_options
+from tvm_cascade.runs.serial_run import time_serial
 from tvm_cascade.schema.benchmark import Benchmark
 from tvm_cascade.schema.filled import filled
 
@@ -38,13 +42,14 @@ class BenchmarkResult:
     """What runs of an emitted program took, and how its outputs compare with the reference."""
 
     folder: str
-    where: str  # a board, "host", or TVM's target
+    where: str  # a board, "host", a board at a port, or TVM's target
     unit: str  # "ms" or "instructions"
     values: tuple[float, ...]  # of every run
     match: bool | None = None  # None without a reference
     verdict: str = ""
     against: Mapping[str, object] | None = None  # `schema.benchmark.Against`
     layers: tuple[LayerTime, ...] = ()  # with `by_layer`, in execution order
+    line_ms: float | None = None  # with a port: milliseconds of a request without an inference, which `values` lack
     layers_before: Mapping[str, float] = field(default_factory=dict)  # with `against`: its layers' values, by name
 
     @property
@@ -74,7 +79,8 @@ class BenchmarkResult:
 
     def to_dict(self) -> Benchmark:
         """Return the JSON object of `tvm-cascade benchmark --json`."""
-        return filled(Benchmark, self, **({"layers": [asdict(one) for one in self.layers]} if self.layers else {}))
+        rare = {"layers": [asdict(one) for one in self.layers]} if self.layers else {}
+        return filled(Benchmark, self, **rare, **({} if self.line_ms is None else {"line_ms": self.line_ms}))
 
     def to_text(self) -> str:
         """Format the result: the median first."""
@@ -88,6 +94,10 @@ class BenchmarkResult:
         if self.against is not None:
             other = self.against
             lines.append(f"{other['ratio']:.3f} times the {other['median']:.6g} {self.unit} of {other['folder']}")
+        if self.line_ms is not None:
+            lines.append(
+                f"timed by this machine: a request takes {self.line_ms:.3g} ms without an inference, taken off"
+            )
         lines += [f"reference       {self.verdict}"] if self.verdict else []
         return "\n".join([*lines, *layer_lines(self.layers, self.unit, self.layers_before)])
 
@@ -106,11 +116,15 @@ def benchmark(
     if staged.is_staged(folder):
         if asked.board is not None or asked.port is not None:
             raise UsageError(f"{folder} is a program of stages, which runs here: leave --board and --port out")
-        if by_layer:
-            raise UsageError("--by-layer and --trace are for projects of `compile`: stages fuse layers into kernels")
-        done = staged.run_staged(folder, given, asked.check, asked.outputs, repeat, progress)
-        result = BenchmarkResult(str(folder), done.where, "ms", done.milliseconds, done.match, done.verdict)
+        done = staged.run_staged(folder, given, asked.check, asked.outputs, repeat, progress, by_layer)
+        result = BenchmarkResult(
+            str(folder), done.where, "ms", done.milliseconds, done.match, done.verdict, layers=done.layers
+        )
     else:
+        if by_layer and asked.port is not None:
+            raise UsageError(
+                "--by-layer needs a program of its own, which is not on the board at --port: count layers in the emulator"
+            )
         result = _of_project(folder, asked, given, repeat, progress)
         if by_layer:
             result = replace(result, layers=_layers(folder, result.where, given, progress))
@@ -151,9 +165,7 @@ def _of_project(
 ) -> BenchmarkResult:
     image = read_image(folder)
     if asked.port is not None:
-        raise UsageError(
-            "the serial protocol measures no time: a timer of your application tells milliseconds on a board"
-        )
+        return _over_port(image, asked, given, repeat, progress)
     report = run_image(folder, asked, given, progress)
     match, verdict = report.match, report.verdict
     if report.board != "host":
@@ -168,14 +180,42 @@ def _of_project(
     return BenchmarkResult(str(folder), "host", "ms", _timed(image, read_inputs(image, given), repeat), match, verdict)
 
 
+def _over_port(
+    image: Image,
+    asked: RunRequest,
+    given: str | Path | Mapping[str, np.ndarray] | None,
+    repeat: int,
+    progress: Progress,
+) -> BenchmarkResult:
+    """Compare a run on the board at `asked.port` with the reference, then time the board from here."""
+    if image.several:
+        raise UsageError("--port is for one network here: benchmark each project of the bundle")
+    (network,) = image.networks
+    _require_whole(network)
+    report = run_image(image.folder, asked, given, progress)
+    board, port = find_board(image.folder, asked.board or image.board), report.board
+    progress(f"{image.name}: timing {repeat} runs on {board.name} at {port}")
+    feed = read_inputs(image, given)
+    options = serial_options(image, board, asked.timeout or PORT_S)
+    arrays = [feed[spec.name] for spec in network.inputs]
+    values, line_ms = time_serial(port, network.interface, arrays, repeat, options)
+    where = f"{board.name} at {port}"
+    return BenchmarkResult(str(image.folder), where, "ms", values, report.match, report.verdict, line_ms=line_ms)
+
+
+def _require_whole(network: Network) -> None:
+    for spec in network.inputs:
+        if spec.streamed:
+            raise UsageError(f"{network.name} asks for {spec.name} row by row: its time is that of your rows too")
+
+
 def _timed(image: Image, feed: Mapping[str, np.ndarray], repeat: int) -> tuple[float, ...]:
     """Build the network's C with a loop around it; return the milliseconds of every run."""
     (network,) = image.networks
     gcc = find_tool("gcc", "apt-get install gcc")
+    _require_whole(network)
     fill, data = "", b""
     for spec in network.inputs:
-        if spec.streamed:
-            raise UsageError(f"{network.name} asks for {spec.name} row by row: its time is that of your rows too")
         data += np.ascontiguousarray(feed[spec.name]).tobytes()
         place = f"((uint8_t *)(uintptr_t)inputs.{spec.c_name})[i]"
         fill += f"        for (uint32_t i = 0; i < {spec.bytes}u; ++i) {place} = *data++;\n"

@@ -36,7 +36,7 @@ from tvm_cascade.runs.run_report import RunReport
 from tvm_cascade.runs.serial_run import SerialOptions, run_serial
 
 _EMULATOR_S = 600.0  # default timeout of an emulation
-_PORT_S = 60.0  # default timeout of one request to a real board
+PORT_S = 60.0  # default timeout of one request to a real board
 _REFERENCES = {".tflite": "ai-edge-litert", ".onnx": "onnx", ".pt2": "torch"}  # suffix -> package of the reference
 
 Arrays = Mapping[str, np.ndarray]
@@ -80,7 +80,7 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
     if board is None:
         done = host
     elif asked.port is not None:
-        done = _over_port(image, board, feeds, asked.port, asked.timeout or _PORT_S, progress)
+        done = _over_port(image, board, feeds, asked.port, asked.timeout or PORT_S, progress)
     else:
         done = _emulate(image, board, feeds, asked.timeout or _EMULATOR_S, progress)
     checked = None if check is None else check.compare(done.outputs)

@@ -34,6 +34,7 @@ _VERSION = 3
 _CHUNK = 128  # bytes of data in a frame
 _FIRST_S = 10.0  # timeout of the first request: shorter, since the board cannot be computing yet
 _STARTS = 25  # attempts at one inference
+_EMPTY_RUNS = 9  # requests without an inference, of which the median counts
 
 
 def _table() -> tuple[int, ...]:
@@ -101,6 +102,58 @@ def run_serial(
     return run_result(port, interface, main, again, None, started)
 
 
+def time_serial(
+    port: str, interface: Interface, arrays: Sequence[np.ndarray], repeat: int, options: SerialOptions
+) -> tuple[tuple[float, ...], float]:
+    """Return the milliseconds of `repeat` inferences on the board at `port`, and the milliseconds of a request.
+
+    This machine's clock measures from the request to the answer. A RUN with a wrong checksum is answered after the same
+    check of the inputs, without an inference: the median of such requests is taken off.
+
+    Raises the errors of `run_serial`.
+    """
+    data = interface.pack_inputs(arrays)
+    try:
+        with SerialLink(port, options.baud, options.timeout_s, options.answer_s) as link:
+            if options.network_number is not None:
+                link.request(SELECT, struct.pack("<I", options.network_number), min(_FIRST_S, options.timeout_s))
+            _check_network(link, interface)
+            started = time.monotonic()
+            _infer(link, interface, data, PATTERNS[0], options.network_number)
+            link.answer_s = max(link.answer_s, 2 * (time.monotonic() - started))  # a repeated request costs time
+            empty = float(np.median([_timed(link, data, damaged=True)[1] for _ in range(_EMPTY_RUNS)]))
+            taken = [max(0.0, _timed_run(link, interface, data) - empty) for _ in range(repeat)]
+    except BoardStopped as stopped:
+        why = explain_failure(stopped.console, stopped.status, options.elf or Path("unknown"), options.tool_prefix)
+        raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
+    return tuple(taken), empty
+
+
+def _timed_run(link: SerialLink, interface: Interface, data: bytes) -> float:
+    """Return the milliseconds of a RUN; write the inputs again if the inference before has overwritten some."""
+    for attempt in range(_STARTS):
+        if interface.states or attempt:
+            _check_network(link, interface)  # clears the states
+            _write_inputs(link, data)
+        answer, milliseconds = _timed(link, data)
+        if len(answer) == 20 and struct.unpack_from("<Ii", answer) == (_DONE, 0):
+            return milliseconds
+    raise LinkError(f"{link.port}: the board has lost its inputs {_STARTS} times; is its supply stable?")
+
+
+def _timed(link: SerialLink, data: bytes, damaged: bool = False) -> tuple[bytes, float]:
+    """Send RUN, with a wrong checksum of the inputs if `damaged`; return the answer and the milliseconds until then."""
+    request = struct.pack("<II", secrets.randbelow(0xFFFFFFFF) + 1, crc32c(data) ^ damaged)
+    started = time.perf_counter()
+    answer = link.request(RUN, request)
+    return answer, (time.perf_counter() - started) * 1e3
+
+
+def _write_inputs(link: SerialLink, data: bytes) -> None:
+    for start in range(0, len(data), _CHUNK):
+        link.request(WRITE, struct.pack("<I", start) + data[start : start + _CHUNK])
+
+
 def _check_network(link: SerialLink, interface: Interface) -> None:
     answer = link.request(HELLO, timeout_s=min(_FIRST_S, link.timeout_s))
     want = (
@@ -124,8 +177,7 @@ def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, se
         if select is not None:
             link.request(SELECT, struct.pack("<I", select))
         link.request(BEGIN, struct.pack("<I", pattern))
-        for start in range(0, len(whole), _CHUNK):
-            link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK])
+        _write_inputs(link, whole)
         number = secrets.randbelow(0xFFFFFFFF) + 1
         answer = _run(link, number, whole, rows)
         if answer is None:

@@ -27,13 +27,14 @@ class LayerTime(TypedDict):
 
 class _SometimesOfBenchmark(TypedDict, total=False):
     layers: Annotated[list[LayerTime], "With --by-layer or --trace: layers in execution order"]
+    line_ms: Annotated[Ratio, "With --port: milliseconds of a request without an inference, taken off every value"]
 
 
 class Benchmark(_SometimesOfBenchmark):
     """Times or instructions of an emitted program's runs."""
 
     folder: Annotated[str, "The folder"]
-    where: Annotated[str, "Where it ran: a board, 'host', or TVM's target of a folder of stages"]
+    where: Annotated[str, "Where it ran: a board, 'host', a board 'at' a port, or TVM's target of a folder of stages"]
     unit: Annotated[str, "'ms', or 'instructions' on an emulated board, which are the same in every run"]
     runs: Annotated[Count, "Runs that were counted"]
     median: Annotated[Ratio, "Median of them"]

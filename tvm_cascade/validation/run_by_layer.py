@@ -2,7 +2,8 @@
 
 The network is compiled once more with all tensors of its operators as outputs, for the same core and board, and runs
 on the same inputs. It keeps every tensor whole, so its memory plan is another: a faulty kernel or compiler shows at its
-first tensor, and a fault of the memory plan alone shows as no difference at all.
+first tensor, and a fault of the memory plan alone shows as no difference at all. A board at a port is flashed with that
+program, and with the project again at the end.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.boards.board import Board
 from tvm_cascade.checking.check import Check
 from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
 from tvm_cascade.checking.layer_check import LayerCheck
+from tvm_cascade.emit.board_files import board_place, find_board
 from tvm_cascade.emit.image import Image, read_image, read_metadata
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.importers.cut_file import file_graph
@@ -25,6 +28,7 @@ from tvm_cascade.messages import printable
 from tvm_cascade.plain_files import readable
 from tvm_cascade.request import RunRequest
 from tvm_cascade.runs.arrays import read_inputs
+from tvm_cascade.runs.flash import choose_tool, flash_image
 from tvm_cascade.runs.run_image import run_image
 
 Arrays = Mapping[str, np.ndarray]
@@ -38,9 +42,7 @@ def require_own_model(folder: Path, asked: RunRequest) -> None:
     if asked.frames is not None:
         raise UsageError("--by-layer compares one call: leave --frames out")
     if asked.port is not None:
-        raise UsageError(
-            "--by-layer needs a program of its own, which is not on the board at --port: run it in the emulator"
-        )
+        choose_tool(_board_at_port(read_image(folder), asked))  # refused here, before any work
     made_from = read_metadata(folder).get("model")
     own = hashlib.sha256(readable(asked.check).read_bytes()).hexdigest()
     if isinstance(made_from, dict) and made_from.get("sha256") != own:
@@ -74,11 +76,34 @@ def check_layers(
         raise UsageError(f"no operator of {image.name} has a tensor that {asked.check.name} names")
     feeds = read_inputs(image, given)
     options = _options(image, asked)
+    try:
+        return _by_parts(asked, feeds, names, kinds, options, compile, progress)
+    finally:
+        if asked.port is not None:
+            progress(f"{image.name}: flashing the project again")
+            flash_image(image, _board_at_port(image, asked))
+
+
+def _board_at_port(image: Image, asked: RunRequest) -> Board:
+    return find_board(image.folder, asked.board or image.board)
+
+
+def _by_parts(
+    asked: RunRequest,
+    feeds: Arrays,
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    options: Mapping[str, object],
+    compile: Callable[..., object],
+    progress: Progress,
+) -> tuple[LayerCheck, ...]:
+    """Compare all tensors at once, or in parts where the memory is too small."""
     found: list[LayerCheck] = []
     parts = [names]
+    assert asked.check is not None
     while parts:
         part = parts.pop(0)
-        progress(f"{image.name}: comparing {len(part)} tensors with the reference")
+        progress(f"{asked.check.stem}: comparing {len(part)} tensors with the reference")
         try:
             found += _compared(asked, feeds, part, kinds, options, compile, progress)
         except InfeasibleError as error:
@@ -94,7 +119,10 @@ def _options(image: Image, asked: RunRequest) -> dict[str, object]:
     """Return the options of `compile` for the same core, board and kernels."""
     network = image.networks[0]
     options: dict[str, object] = {"target": image.target.name, "optimise": image.optimise, "layerwise": True}
-    board = image.target.default_board if asked.board in (None, "host") else asked.board
+    if asked.port is not None:
+        board = board_place(image.folder, asked.board or image.board)
+    else:
+        board = image.target.default_board if asked.board in (None, "host") else asked.board
     if image.target.name != "host":
         options |= {"board": board, "emit": "obj" if network.objects else "c"}
     if network.interface.cut.start:
@@ -123,7 +151,11 @@ def _compared(
                 break
         feed = {spec.name: feed[spec.name] for spec in own}
         board = asked.board if asked.board == "host" else None
-        report = run_image(folder, RunRequest(board=board, timeout=asked.timeout), feed, lambda _line: None)
+        if asked.port is not None:
+            progress(f"{image.name}: flashing the program that keeps {len(names)} tensors")
+            flash_image(image, find_board(folder, image.board))
+        running = RunRequest(board=board, port=asked.port, timeout=asked.timeout)
+        report = run_image(folder, running, feed, lambda _line: None)
         progress(f"{image.name}: running the reference on {asked.check.name}")
         check = Check(image, asked.check, [feed])
         verdicts = check.by_output(report.outputs)

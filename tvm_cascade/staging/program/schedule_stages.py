@@ -132,7 +132,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     """
     validate_schedule(net.graph, schedule)
     cpu = not lower.target.startswith("cuda")
-    program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
+    program = _program(net, units, schedule, cpu)
     check_groups(program)
     processor = (accumulators(lower.target), integer_step(lower.target)) if cpu else ()
     kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd, *processor)
@@ -145,6 +145,26 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
         kernels = tuple(replace(k, func=tuned.scheduled(k.func, True)) for k in kernels)
         return emit_cuda(program, kernels, lower.target, lower.cuda_graph, f"cuda:{lower.device}", lower.streams)
     return emit_cpu(program, kernels, plan_memory(program), lower, tuned)
+
+
+def _program(net: StageGraph, units: UnitGraph, schedule: Schedule, cpu: bool) -> Program:
+    return write_in_place(plan_program(net, units, schedule, captured=not cpu))
+
+
+def processor_calls(net: StageGraph, units: UnitGraph, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """Return the operators of every kernel call in a processor's program, by index, in the order of `emit_cpu`."""
+    program = _program(net, units, schedule, cpu=True)
+
+    def operators(kernels: Sequence[int]) -> tuple[int, ...]:
+        return tuple(i for k in kernels for i in program.specs[k].ops)
+
+    calls: list[tuple[int, ...]] = []
+    for step in program.steps:
+        if len(step.groups) == 1:
+            calls += [operators((k,)) for k in step.groups[0]]
+        else:
+            calls.append(operators([k for group in step.groups for k in group]))
+    return tuple(calls)
 
 
 def emit_cpu(
