@@ -15,6 +15,7 @@ from PIL import Image
 
 import tvm_cascade
 from tvm_cascade.boards.board import load_board
+from tvm_cascade.checking.own_floats import exported_twins
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.emit.image import read_image
 from tvm_cascade.emit.toolchain import build_image
@@ -234,7 +235,40 @@ def test_the_error_of_every_tensor_of_a_quantized_program(tmp_path: Path) -> Non
     assert len(layers) >= 3 and all(layer["snr_db"] > 5 and layer["rmse"] > 0 for layer in layers)
 
 
-@pytest.mark.parametrize("model, other", [("net.onnx", "own"), ("net.tflite", "float.tflite"), ("net.pt2", "f.pt2")])
+@pytest.mark.torch
+def test_the_error_of_every_tensor_against_the_program_that_was_quantized(tmp_path: Path) -> None:
+    """A layer's batch normalization, which PT2E folds, belongs to the tensor that is compared."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchao")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(3, 4, 3)
+            self.norm = torch.nn.BatchNorm2d(4)
+            self.last = torch.nn.Linear(4, 5)
+
+        def forward(self, x: object) -> object:
+            return self.last(torch.relu(self.norm(self.layer(x)) * 2.0).mean((2, 3)))
+
+    torch.manual_seed(1)
+    net = Net().eval()
+    net.norm.running_mean.uniform_(-1, 1)
+    net.norm.running_var.uniform_(2, 3)
+    original, quantized = tmp_path / "f.pt2", tmp_path / "q.pt2"
+    torch.export.save(torch.export.export(net, (torch.zeros(1, 3, 8, 8),)), str(original))
+    data = {"x": np.random.default_rng(3).normal(size=(4, 3, 8, 8)).astype("float32")}
+    tvm_cascade.quantize(original, data=data, output=quantized)
+    layers = tvm_cascade.validate(quantized, data=data, by_layer=original).to_dict()["layers"]
+    assert {layer["operator"].split(".")[0] for layer in layers} >= {"relu", "mean", "linear"}
+    assert all(20 < layer["snr_db"] < 80 for layer in layers)
+    other = tmp_path / "other.pt2"
+    torch.export.save(torch.export.export(torch.nn.Tanh(), (torch.zeros(1, 3, 8, 8),)), str(other))
+    with pytest.raises(UsageError, match="was it made from this file"):
+        exported_twins(quantized, other)
+
+
+@pytest.mark.parametrize("model, other", [("net.onnx", "own"), ("net.tflite", "f.tflite"), ("net.pt2", "f.onnx")])
 def test_a_float_side_that_does_not_go_with_the_file(model: str, other: str) -> None:
     with pytest.raises(UsageError, match="--by-layer"):
         require_float_original(Path(model), Path(other))

@@ -174,50 +174,104 @@ def _schema() -> Any:
 
 
 def _torch_twins(path: Path) -> Twins:
-    torch = torch_package()
-    nodes = list(read_program(path).graph.nodes)
-    rounded = {  # dequantized activation -> the tensor that was quantized
+    rounded = _rounded(path)
+    written = {node.name: source.name for node, source in rounded.items() if source.op == "call_function"}
+    replaced = {node.name: source.name for node, source in rounded.items()}
+
+    def run(feed: Arrays, as_float: bool) -> dict[str, np.ndarray]:
+        return _watched(path, feed, written, replaced if as_float else {})
+
+    makers = {source.name: _kind_of(source) for source in rounded.values() if source.op == "call_function"}
+    return Twins(lambda feed: run(feed, True), lambda feed: run(feed, False), makers)
+
+
+def exported_twins(quantized: Path, original: Path) -> Twins:
+    """Pair the quantized tensors of a `.pt2` file with those of the float file that PT2E quantized.
+
+    Exporting again names nodes anew, so the k-th operator of a kind corresponds to the k-th, if both files have equally
+    many. A batch normalization is part of the quantized layer: its result is compared.
+
+    Raises `UsageError` unless both files have common tensors.
+    """
+    rounded = _rounded(quantized)
+    ours, theirs = _by_kind(quantized), _by_kind(original)
+    folded = not any("batch_norm" in kind for kind in ours)
+    same = {
+        own.name: _behind_norms(twin) if folded else twin
+        for kind, nodes in ours.items()
+        if len(nodes) == len(theirs.get(kind, ()))
+        for own, twin in zip(nodes, theirs[kind], strict=True)
+    }
+    sources = {n: source for n, source in rounded.items() if source.name in same and source.op == "call_function"}
+    if not sources:
+        raise UsageError(f"{quantized} has no quantized tensor that {original} computes: was it made from this file?")
+    written = {node.name: source.name for node, source in sources.items()}
+    wanted = {same[source.name].name: source.name for source in sources.values()}
+
+    def run_float(feed: Arrays) -> dict[str, np.ndarray]:
+        return _watched(original, feed, wanted, {})
+
+    makers = {source.name: _kind_of(source) for source in sources.values()}
+    return Twins(run_float, lambda feed: _watched(quantized, feed, written, {}), makers)
+
+
+def _rounded(path: Path) -> dict[Any, Any]:
+    """Return every dequantized activation with the tensor that was quantized. Raises `UsageError` without any."""
+    rounded = {
         node: node.args[0].args[0]
-        for node in nodes
+        for node in read_program(path).graph.nodes
         if _named(node, ".dequantize_per_tensor") and _named(node.args[0], ".quantize_per_tensor")
     }
     if not rounded:
         raise UsageError(f"{path} has no quantized activations: --by-layer is for quantized networks")
-    written = {node.name: source for node, source in rounded.items() if source.op == "call_function"}
+    return rounded
 
-    def run(feed: Arrays, as_float: bool) -> dict[str, np.ndarray]:
-        seen: dict[str, np.ndarray] = {}
 
-        class Watching(torch.fx.Interpreter):
-            def run_node(self, n: Any) -> Any:
-                source = rounded.get(_twin(nodes, n))
-                made = self.env[_by_name(self, source)] if source is not None and as_float else super().run_node(n)
-                if n.name in written:
-                    seen[written[n.name].name] = made.detach().numpy().astype("float64")
-                return made
+def _by_kind(path: Path) -> dict[str, list[Any]]:
+    """Return the nodes that compute, by operator and in program order."""
+    kinds: dict[str, list[Any]] = {}
+    for node in read_program(path).graph.nodes:
+        if node.op == "call_function" and "quantize_per_" not in str(node.target):
+            kinds.setdefault(str(node.target), []).append(node)
+    return kinds
 
-        program = read_program(path)
-        run_exported(
-            program,
-            feed,
-            flat=lambda module, values: Watching(module, garbage_collect_values=False).run(
-                *values, enable_io_processing=False
-            ),
-        )
-        return seen
 
-    makers = {source.name: str(source.target).removeprefix("aten.") for source in written.values()}
-    return Twins(lambda feed: run(feed, True), lambda feed: run(feed, False), makers)
+def _behind_norms(node: Any) -> Any:
+    """Return the batch normalization of the value of `node` if nothing else reads this value, else `node`."""
+    readers = list(node.users)
+    return _behind_norms(readers[0]) if len(readers) == 1 and _named(readers[0], ".batch_norm") else node
+
+
+def _kind_of(node: Any) -> str:
+    return str(node.target).removeprefix("aten.")
+
+
+def _watched(path: Path, feed: Arrays, wanted: Mapping[str, str], replaced: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Run a program; return the values of the nodes `wanted` under new names. `replaced` nodes take another's value."""
+    torch = torch_package()
+    seen: dict[str, np.ndarray] = {}
+
+    class Watching(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            other = replaced.get(n.name)
+            made = self.env[_by_name(self, other)] if other is not None else super().run_node(n)
+            if n.name in wanted:
+                seen[wanted[n.name]] = made.detach().numpy().astype("float64")
+            return made
+
+    run_exported(
+        read_program(path),
+        feed,
+        flat=lambda module, values: Watching(module, garbage_collect_values=False).run(
+            *values, enable_io_processing=False
+        ),
+    )
+    return seen
 
 
 def _named(node: Any, what: str) -> bool:
     return what in str(getattr(node, "target", ""))
 
 
-def _twin(nodes: list[Any], node: Any) -> Any:
-    """Return the node of the exported graph with this node's name: a module's graph is a copy."""
-    return next((one for one in nodes if one.name == node.name), None)
-
-
-def _by_name(interpreter: Any, node: Any) -> Any:
-    return next(one for one in interpreter.module.graph.nodes if one.name == node.name)
+def _by_name(interpreter: Any, name: str) -> Any:
+    return next(node for node in interpreter.module.graph.nodes if node.name == name)

@@ -1,7 +1,8 @@
-"""Error of every quantized tensor against a float network: a QDQ file's float original, or the network's float twin.
+"""Error of every quantized tensor against a float network: the file's float original, or the network's float twin.
 
 In a QDQ `.onnx` file a tensor is found in the float file by the name that QuantizeLinear reads, which quantizers keep;
-an output by its own name. `.tflite` and `.pt2` files are compared with `checking.own_floats`. Errors add up along the
+an output by its own name. `.pt2` files are paired operator by operator. Without an original, `.tflite` and `.pt2` files
+are compared with `checking.own_floats`. Errors add up along the
 network: a layer loses accuracy if its error is much larger than the errors of its inputs.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.checking.onnx_reference import read_onnx
-from tvm_cascade.checking.own_floats import Twins, twins_of
+from tvm_cascade.checking.own_floats import Twins, exported_twins, twins_of
 from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
@@ -25,6 +26,7 @@ from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor
 
 OWN = "own"  # in place of a float file: the quantized network's own weights, in floats
+_WITH_ORIGINAL = (".onnx", ".pt2")  # formats whose float file may be given
 _MOST = 100  # samples
 
 
@@ -40,21 +42,20 @@ class LayerError:
 
 
 def require_float_original(quantized: Path, original: Path) -> None:
-    """Raise `UsageError` unless the float side is `OWN`, or a float `.onnx` file for a quantized one; `LoadError` for a
-    missing file.
-    """
+    """Raise `UsageError` unless the float side is `OWN`, or a file of the same format; `LoadError` for a missing file."""
     if str(original) == OWN:
         if quantized.suffix == ".onnx":
             raise UsageError("--by-layer FLOAT.onnx: give the float file that the quantized one was made from")
         return
-    if quantized.suffix == ".onnx" and original.suffix != ".onnx":
+    if quantized.suffix not in _WITH_ORIGINAL:
         raise UsageError(
-            f"--by-layer compares a quantized .onnx file with the float .onnx, not with {printable(original.name)}"
-        )
-    if quantized.suffix != ".onnx":
-        raise UsageError(
-            "--by-layer takes a float file for .onnx alone; .tflite and .pt2 are compared with their own weights in floats: "
+            f"--by-layer takes a float file for .onnx and .pt2; {quantized.suffix} is compared with its own weights in floats: "
             "give --by-layer without a file"
+        )
+    if original.suffix != quantized.suffix:
+        raise UsageError(
+            f"--by-layer compares a quantized {quantized.suffix} file with the float {quantized.suffix}, "
+            f"not with {printable(original.name)}"
         )
     if not original.is_file():
         raise LoadError(original, "no such file")
@@ -65,7 +66,10 @@ def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[L
 
     Raises `UsageError` if no quantized tensor is in the float network, `LoadError` if ONNX Runtime refuses a file.
     """
-    twins = twins_of(quantized) if str(original) == OWN else _onnx_twins(quantized, original)
+    if str(original) == OWN:
+        twins = twins_of(quantized)
+    else:
+        twins = (_onnx_twins if quantized.suffix == ".onnx" else exported_twins)(quantized, original)
     names = tuple(twins.makers)
     squares, signals = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     largest, elements = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
