@@ -97,7 +97,7 @@ class LowerQuantized(CascadePass):
     """
 
     def call(self, mod: Module) -> PassResult:
-        """The lowered module, with `mod` as its source."""
+        """Return the lowered module, with `mod` as the source attribute."""
         result = PassResult.compare(mod, lowered(mod))
         if not result.modified or dict(mod.attrs or {}).keys() & {SOURCE_ATTR, EXTERNAL_ATTR}:
             return result
@@ -105,7 +105,7 @@ class LowerQuantized(CascadePass):
 
 
 def lowered(mod: Module) -> Module:
-    """A copy of `mod` with the quantized islands of every function lowered, where the function can be read."""
+    """Return a copy of `mod` with the quantized islands of every readable function lowered."""
     made = mod.clone()
     for gv, func in mod.functions_items():
         if not isinstance(func, relax.Function):
@@ -122,7 +122,7 @@ def lowered(mod: Module) -> Module:
 
 
 def why_not_read(func: Function) -> str | None:
-    """Why a function's islands cannot be rebuilt in a single dataflow block; None where they can."""
+    """Explain why a function's islands cannot be rebuilt in a single dataflow block; None if they can."""
     if not isinstance(func.body, relax.SeqExpr):
         return "its body is no sequence of bindings"
     if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
@@ -135,30 +135,32 @@ def why_not_read(func: Function) -> str | None:
 
 
 def _why_not_rebuilt(mod: Module, func: Function) -> str | None:
-    """Why TVM could not build a function once its bindings are in a dataflow block; None where it can."""
+    """Explain why TVM could not build a function with all bindings in a dataflow block; None if it can."""
     calls = (b.value for b in bindings_of(func) if is_call_tir(b.value))
     blockless = (c.args[0].name_hint for c in calls if not has_blocks(mod[c.args[0]]))
     return next((f"the code of {name} has no blocks" for name in blockless), None)
 
 
 def holds_quantized(func: Function) -> bool:
-    """Whether a function quantizes or dequantizes anything, in branches too."""
+    """Return True if a function quantizes or dequantizes anything, in branches too."""
     calls: list[Value] = []
     relax.analysis.post_order_visit(func, calls.append)
     return any(is_boundary(c) for c in calls)
 
 
 def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
-    """A copy of `mod` whose `main` is marked by `REAL_ATTR`: its quantized operators are defined by float arithmetic, as in
-    ONNX and PyTorch, instead of arithmetic on the stored integers, as in TFLite; `inverse_scales` as in PyTorch alone."""
+    """Return a copy of `mod` with `main` marked by `REAL_ATTR`: float arithmetic defines the quantized operators, as in ONNX
+    and PyTorch; in TFLite arithmetic on the stored integers does. `inverse_scales`: as in PyTorch alone.
+    """
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(REAL_ATTR, INVERSE if inverse_scales else "")
     return mod
 
 
 def with_rounding_like(mod: Module, library: str) -> Module:
-    """Return a copy of `mod` whose `main` is marked by `LIKE_ATTR`: its operators round as those of `library`; `mod` itself
-    if that is empty."""
+    """Return a copy of `mod` with `main` marked by `LIKE_ATTR`: operators round as in `library`. If `library` is empty,
+    return `mod`.
+    """
     if not library:
         return mod
     mod = mod.clone()
@@ -167,13 +169,13 @@ def with_rounding_like(mod: Module, library: str) -> Module:
 
 
 def holds_integers(mod: Module) -> bool:
-    """Whether any parameter or variable of `main` has a type of quantized values (`STORED_TYPES`)."""
+    """Return True if any parameter or variable of `main` has a type of quantized values (`STORED_TYPES`)."""
     main = mod["main"]
     return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 
 
 def _lowerings(operator: Operator) -> tuple[LoweringFunction, ...]:
-    """Return the functions that may lower an operator, the best one first; none if it is left to Relax."""
+    """Return the functions that may lower an operator, the best first; none if the operator is left to Relax."""
     function = lowering_of(operator)
     own = () if function is None else (function,)
     if operator.quant is None:
@@ -219,7 +221,7 @@ class _Lowering:
         return self._finish(builder.finalize(), renamed)
 
     def _lower_floats(self, wanted: Value, renamed: _Values) -> None:
-        """Emits a value that waits, after those that it is computed from; what is being lowered goes on afterwards."""
+        """Emit a waiting value, after all waiting values that it is computed from. The interrupted lowering then continues."""
         emitter, found, stack = self.emitter, set[int](), [wanted]
         while stack:
             place = renamed.waiting.pop(stack.pop(), None)
@@ -232,7 +234,7 @@ class _Lowering:
         emitter.name, emitter.place = interrupted
 
     def _lower(self, place: int, renamed: _Values) -> None:
-        """Emits the lowered form of a single binding, or a copy of it if it has none."""
+        """Emit the lowered form of a single binding, or a copy of a binding without a lowered form."""
         emitter, binding = self.emitter, self.bindings[place]
         clip = self.clips.get(binding.var)
         last = clip.var if clip is not None else binding.var
@@ -249,7 +251,7 @@ class _Lowering:
         renamed[binding.var] = self._copied(binding, emitter, renamed)
 
     def _copied(self, binding: Binding, emitter: Emitter, renamed: _Values) -> Value:
-        """A copy of a binding, which reads and writes the file's values where others store them as int8."""
+        """Emit a copy of a binding. It reads and writes uint8 as in the file; conversions from and to int8 surround it."""
         value = substitute(binding.value, renamed)
         if not isinstance(value, relax.Tuple):  # what reads a tuple knows how its fields are stored
             signed = [v for v in relax.analysis.free_vars(binding.value) if v in self.signed]
@@ -300,14 +302,13 @@ class _Lowering:
         raise reasons[0]
 
     def _dequantized(self, stored: Quantized, emitter: Emitter) -> Value | None:
-        """Lower real numbers that no quantized operator reads: they are dead code, or read by an output or an operator that is
-        not lowered."""
+        """Lower real numbers that no quantized operator reads: dead code, outputs, and operands of operators that stay float."""
         if stored.is_constant or stored.dtype not in STORED_TYPES or stored.scale.size != 1:
             return None
         return lower_dequantize(stored, emitter)
 
     def _refuse(self, value: Value, reason: str) -> None:
-        """Records `reason` for `value` and the float tensors that it is computed from, in `refused`."""
+        """Record in `refused` a `reason` for `value`, and for the float tensors that it is computed from."""
         if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
             return
         self.refused[value] = reason
@@ -316,7 +317,7 @@ class _Lowering:
             self._refuse(operand, reason)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
-        """The integer clip that is the only reader of a quantized operator or a pool, by the variable that it reads."""
+        """Return every integer clip that is the only reader of a quantized operator or pool, by the variable read."""
         uses: dict[Value, int] = {}
         for expr in (*(b.value for b in self.bindings), self.func.body.body):
             for var in relax.analysis.free_vars(expr):
@@ -348,13 +349,13 @@ class _Lowering:
         return mod.with_attrs(attributes(self.mod))
 
     def _in_place(self, mod: Module) -> Module:
-        """`mod` with the new function under the original global variable, by which other functions call it."""
+        """Return `mod` with the new function under the original global variable, which other functions call."""
         name = self.gv.name_hint
         others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != name}
         return tvm.IRModule({**others, self.gv: self._in_order(mod[name])})
 
     def _in_order(self, func: Function) -> Function:
-        """The new function with its bindings in the order of those that they come from, outputs last."""
+        """Return the new function with bindings in the order of their originals, outputs last."""
         places, end = self.emitter.places, len(self.bindings)
         bindings = sorted(bindings_of(func), key=lambda b: places.get(b.var, end))
         body = sequence([relax.DataflowBlock(bindings)], func.body.body)
@@ -362,9 +363,9 @@ class _Lowering:
 
 
 class _Values(dict[Value, Value]):
-    """The new function's values, by variables of the old one. Those of floats are computed once something asks for them.
+    """Values of the new function by variables of the old function. Float values are computed when first read.
 
-    Most floats of a quantized network are inside of islands, of which nothing is left: they are not even copied.
+    Most floats of a quantized network lie inside of islands, which disappear: such floats are never copied.
     """
 
     def __init__(self, known: Mapping[Value, Value], compute: Callable[[Value, _Values], None]) -> None:
@@ -373,13 +374,13 @@ class _Values(dict[Value, Value]):
         self._compute = compute
 
     def get(self, key: Value, default: Any = None) -> Any:
-        """The value of `key`, computed now where it waits."""
+        """Return the value of `key`; compute it first if it waits."""
         if key in self.waiting:
             self._compute(key, self)
         return super().get(key, default)
 
 
 def _may_be_float(var: Value) -> bool:
-    """Whether a variable is a tensor of floats, or a tuple, which may hold some."""
+    """Return True for a tensor of floats, and for a tuple, which may hold floats."""
     dtype = dtype_of(var)
     return dtype == "" or dtype.startswith(("float", "bfloat"))

@@ -16,33 +16,33 @@ from tvm_cascade.passes.relax_functions import substitute
 
 
 def name_of(value: Value) -> str:
-    """Name of the operator of a call, without `relax.`; empty for anything else."""
+    """Return the operator's name of a call, without `relax.`; empty for anything else."""
     return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The static shape of a tensor; empty for what is no tensor of a known rank."""
+    """Return the static shape of a tensor; empty for anything but a tensor of a known rank."""
     dims = getattr(getattr(value.ty, "shape", None), "values", None)
     return tuple(int(d) for d in dims) if dims is not None else ()
 
 
 def window_of(attrs: Any, *names: str) -> dict[str, list[int]]:
-    """Window attributes (strides, padding, ...) of those names as keyword arguments."""
+    """Return the window attributes `names` (strides, padding, ...) as keyword arguments."""
     return {name: [int(v) for v in attrs[name]] for name in names}
 
 
 def bindings_of(main: Any) -> list[Any]:
-    """The bindings of a function, in order."""
+    """Return the bindings of a function, in order."""
     return [b for block in main.body.blocks for b in block.bindings]
 
 
 def is_quantized(mod: Any) -> bool:
-    """Whether anything in `main` reads stored integers as real numbers."""
+    """Return True if anything in `main` reads stored integers as real numbers."""
     return any(Stored.read_by(b.value) is not None for b in bindings_of(mod["main"]))
 
 
 def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping[int, int]) -> Value:
-    """The elementwise `call` with operand `source` in place of its first: axis `a` of that is axis `axes[a]` of `source`."""
+    """Build an elementwise call with `source` as the first operand; `axes` maps the old operand's axes to `source`'s."""
     if name_of(call) != "quantize":
         return relax.Call(call.op, [source, *rest], call.attrs)
     axis = axes[int(call.attrs.axis) % len(axes)]
@@ -50,8 +50,9 @@ def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping
 
 
 class Rewriting:
-    """One walk over the bindings of `main` that emits a new `main`. Subclasses define the treatment of a binding (`_bind`),
-    most by what a variable is from then on (`renamed`), and some that of the returned value (`_returned`)."""
+    """Walks over the bindings of `main` and emits a new `main`. Subclasses define the treatment of a binding (`_bind`), mostly
+    by a new value for the variable (`renamed`), and some the treatment of the returned value (`_returned`).
+    """
 
     def __init__(self, mod: Any) -> None:
         self.main: Any = mod["main"]
@@ -61,8 +62,9 @@ class Rewriting:
         self.stored: dict[Value, Stored] = {}  # real numbers of the new function -> the integers that stand for them
 
     def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
-        """The module with the new `main`, without dead code. It has the attributes of the old one, and its parameters
-        unless `params` are given."""
+        """Return the module with the new `main`, without dead code. Attributes stay, and parameters too unless `params` are
+        given.
+        """
         attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
         with self.bb.function("main", list(params or self.main.params), attrs=attrs):
             with self.bb.dataflow():
@@ -76,17 +78,17 @@ class Rewriting:
         return relax.transform.DeadCodeElimination()(self.bb.finalize())
 
     def _definition(self, value: Value) -> Value:
-        """The expression that a variable of the new function is bound to; other values as they are."""
+        """Return the expression bound to a variable of the new function; other values unchanged."""
         return self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
 
     def _define(self, value: Value) -> Value:
-        """The expression that a variable of the old function is bound to, through aliases; other values as they are."""
+        """Return the expression bound to a variable of the old function, through aliases; other values unchanged."""
         while isinstance(value, relax.Var) and value in self.definitions:
             value = self.definitions[value]
         return value
 
     def _real(self, stored: Stored) -> Value:
-        """The real numbers that integers of the new function stand for."""
+        """Emit the real numbers of stored integers in the new function, and remember which integers they are."""
         made = self.bb.emit(stored.reals)
         self.stored[made] = stored
         return made
@@ -100,7 +102,7 @@ class Rewriting:
 
 @contextmanager
 def blocks_closed(builders: Sequence[Any]) -> Iterator[None]:
-    """On an exception, close the blocks that `builders` have open, of which TVM would warn on standard error."""
+    """Close all open blocks of `builders` on an exception; TVM would print a warning for each."""
     try:
         yield
     except BaseException:

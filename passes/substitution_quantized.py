@@ -28,7 +28,7 @@ class QuantizedReader:
     """Adds quantized operators to a graph."""
 
     def __init__(self, pool: Pool, ref: Callable[[Any], Ref], leaf: Callable[[np.ndarray], Ref]) -> None:
-        """`ref` maps the source of a stored tensor to its graph value; `leaf` adds a weight to the graph."""
+        """Take `ref`, from the source of a stored tensor to the graph value, and `leaf`, which adds a weight to the graph."""
         self._pool, self._ref, self._leaf = pool, ref, leaf
 
     def read(self, operator: Operator) -> Ref | None:

@@ -81,13 +81,13 @@ class _Reader:
         return Read(graph, self.constants, tuple(self.calls), tuple(func.params), result, self._files())
 
     def _files(self) -> dict[str, Ref]:
-        """The values that bear a name of the file; of several of one name the last, which the others are steps to."""
+        """Return the values that bear a name of the file; if several share a name, the last, which is the file's tensor."""
         values = self.program.values
         found = {file_name(values[number].name): ref for number, ref in sorted(self.refs.items())}
         return {name: ref for name, ref in found.items() if name is not None}
 
     def ref(self, argument: Argument) -> Ref:
-        """The graph value of a tensor argument."""
+        """Return the graph value of a tensor argument."""
         if not isinstance(argument, int):
             raise _NotKnownError
         if argument not in self.refs:
@@ -97,15 +97,15 @@ class _Reader:
         return self.refs[argument]
 
     def constant(self, value: np.ndarray) -> Ref:
-        """A leaf for a constant: `full` for a single element, so that rules can match ones and zeros, else a weight."""
+        """Make a leaf for a constant: `full` for a single element, which rules match as 0 or 1, else a weight."""
         return self.full(value.shape, str(value.dtype), value.item()) if value.size == 1 else self.leaf(value)
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Ref:
-        """A leaf filled with a single number."""
+        """Make a leaf filled with a single number."""
         return self.pool.make("full", types=((shape, dtype),), value=value)
 
     def leaf(self, value: np.ndarray) -> Ref:
-        """A new weight leaf."""
+        """Make a new weight leaf."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = value
         return self.pool.weight(name, value.shape, str(value.dtype))
@@ -114,7 +114,7 @@ class _Reader:
         return self.pool.make(kind, *refs, **attrs)
 
     def shape(self, call: OperatorCall) -> tuple[int, ...]:
-        """The shape of a call's first output."""
+        """Return the shape of a call's first output."""
         return self.program.values[call.outputs[0]].shape
 
     def dtype(self, call: OperatorCall) -> str:
@@ -140,7 +140,7 @@ class _Reader:
 
     @cached_property
     def operators(self) -> Operators:
-        """The function's operators, quantized ones among them."""
+        """Return the function's operators, quantized operators included."""
         return read_operators(self.program.definitions.items())
 
     def _quantized(self, call: OperatorCall) -> Ref | None:
@@ -179,7 +179,7 @@ class _Reader:
         return [Ref(node, p) for p in range(len(types))]
 
     def _number(self, result: Argument, outputs: list[Ref]) -> Any:
-        """The result with its tensors appended to `outputs` and replaced by their indices there."""
+        """Append the tensors of a result to `outputs`; return the result with indices into `outputs` in their place."""
         if isinstance(result, tuple):
             return tuple(self._number(r, outputs) for r in result)
         outputs.append(self.ref(result))
@@ -187,7 +187,7 @@ class _Reader:
 
 
 def _leaves(expr: Any) -> list[Any]:
-    """The arguments of a call or tuple, nested tuples flattened."""
+    """Return the arguments of a call or tuple, with nested tuples flattened."""
     parts = expr.args if isinstance(expr, relax.Call) else expr.fields
     return [x for p in parts for x in (_leaves(p) if isinstance(p, relax.Tuple) else [p])]
 
@@ -264,7 +264,7 @@ def _broadcast(r: _Reader, call: OperatorCall) -> Ref:
 def _of_first(
     kind: str, attributes: Callable[[tuple[int, ...], Any], dict[str, Any]]
 ) -> Callable[[_Reader, OperatorCall], Ref]:
-    """A reader of unary operators; `attributes` maps the operand's shape and Relax's attributes to the table's."""
+    """Build a reader of unary operators; `attributes` maps the operand's shape and Relax's attributes to the table's."""
 
     def read(r: _Reader, call: OperatorCall) -> Ref:
         x = r.ref(call.arguments[0])

@@ -26,24 +26,24 @@ _R: Any = relax.op
 
 
 def write_function(dag: Dag, read: Read, attrs: Any = None) -> relax.Function:
-    """`dag`, a rewritten `read.dag`, as a function with the same parameters and result."""
+    """Return `dag`, a rewritten `read.dag`, as a function with the same parameters and result."""
     return _Writer(dag, read, False).write(attrs)
 
 
 def write_with_parameters(dag: Dag, read: Read, attrs: Any = None) -> tuple[relax.Function, dict[str, np.ndarray]]:
-    """As `write_function`, with every constant as a further parameter; returns also the constants by parameter name."""
+    """Return a function as `write_function`, with every constant as a further parameter, and the constants by parameter."""
     writer = _Writer(dag, read, True)
     func = writer.write(attrs)
     return func, writer.lifted
 
 
 def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]:
-    """Values of the graph's constant nodes. Derived ones are computed in float64 and rounded once."""
+    """Return the values of the graph's constant nodes. Derived values are computed in float64 and rounded once."""
     return {ref: folded(ref, constants) for ref in dag.constants()}
 
 
 def folded(ref: Ref, constants: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The value of a constant, as `fold` has it."""
+    """Return the value of a constant as `fold` does."""
     if ref.node.kind == "weight":
         return constants[str(ref.node["name"])]
     wide = _Wide(constants)
@@ -164,7 +164,7 @@ class _Writer:
         return self._activated(y, str(node["act"]))
 
     def _kernel(self, weights: Ref, layout: str) -> tuple[str, Any]:
-        """Layout and value of a convolution's weights: OIHW for NCHW, HWIO for NHWC (transposed if necessary)."""
+        """Return layout and value of a convolution's weights: OIHW for NCHW, HWIO for NHWC (transposed if necessary)."""
         if layout == "NCHW":
             return "OIHW", self._expr(weights)
         if weights.node.constant:
@@ -204,7 +204,7 @@ def _nested(shape: Any, results: list[Any]) -> Any:
 
 
 def _form(node: Node, operand: int) -> str:
-    """The form in which a constant operand is written: "HWIO" weights, "NCHW bias" of shape (1, C, 1, 1), or unchanged ("")."""
+    """Return the written form of a constant operand: "HWIO" weights, "NCHW bias" of shape (1, C, 1, 1), "" if unchanged."""
     if node.kind != "conv2d" or operand == 0:
         return ""
     if operand == 1:

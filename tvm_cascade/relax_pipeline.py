@@ -122,7 +122,7 @@ def cascade_pipeline(
 
 
 def _nan_kept(mod: IRModule) -> IRModule:
-    """The module with functions that keep NaN within bounds."""
+    """Return the module with functions that keep NaN within bounds."""
     kept = mod.clone()
     for gv, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):

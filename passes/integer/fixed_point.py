@@ -152,7 +152,7 @@ def te_rescale_channel_even(
 
 
 def _saturated(value: Scalar, largest: int) -> Scalar:
-    """`value`, at most `largest` in magnitude, as an int32 to which a zero point can be added."""
+    """Clip `value` to `largest` in magnitude, as int32 with room for a zero point."""
     if largest > MOST_SUM:
         value = tirx.max(tirx.min(value, i64(MOST_SUM)), i64(-MOST_SUM))
     return value.astype("int32")

@@ -140,7 +140,7 @@ def _variants(kernels: Iterable[BuiltKernel | None]) -> Iterator[RowKernel]:
 
 
 def _initial(body: PlannedBody) -> Iterator[RowKernel]:
-    """Return what writes a state's constant into scratch: its function copies it, or clears the state."""
+    """Yield a kernel for every state that begins with a constant: it copies the constant into scratch, or clears the state."""
     for value in body.initial:
         if value is not None:
             unit = _unit(str(value.dtype))
@@ -241,7 +241,7 @@ class _Writer:
         return functions, constants
 
     def _place(self, block: int) -> tuple[int, int, Expr | None]:
-        """Return where a block outside of the arena lies: an address, and the bytes by which it moves with each of a number."""
+        """Return where a block outside of the arena lies: an address, and the bytes per step with the step's number (None: fixed)."""
         scan, inputs = self.scan, len(self.graph.inputs)
         if block < scan.states:
             return self._state(block, self.t)

@@ -191,12 +191,12 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool =
 
 
 def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
-    """K x K and 1 x 1 convolution of weights of four bits (`of_four_bits`)."""
+    """Build K x K and 1 x 1 convolutions with weights of four bits (`of_four_bits`)."""
     return _NibbleConv(conv, blocking).build()
 
 
 def by_table(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
-    """K x K and 1 x 1 convolution of weights of at most 16 values (`of_few_values`)."""
+    """Build K x K and 1 x 1 convolutions with weights of at most 16 values (`of_few_values`)."""
     return _TableConv(conv, blocking).build()
 
 

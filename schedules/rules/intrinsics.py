@@ -81,7 +81,7 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
 
 
 def _shift(word: Value) -> Value:
-    """The shift, below 32, in the lowest byte of a word."""
+    """Return the shift, below 32, in the lowest byte of a word."""
     return tirx.bitwise_and(word, tirx.const(31, "int32"))
 
 

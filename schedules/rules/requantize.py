@@ -188,7 +188,7 @@ def emit_requantize(
 
 
 def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value, in_word: bool) -> Value:
-    """The form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, of which the high words suffice."""
+    """Round once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, for which the high words suffice."""
     wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
     if in_word:

@@ -41,7 +41,7 @@ def keep_nan(func: PrimFunc) -> PrimFunc:
 
 
 def bounds_as_choices(func: PrimFunc) -> PrimFunc:
-    """`func` with every bound of floats by a constant as a choice, which keeps NaN and which simplifying leaves alone."""
+    """Return `func` with every constant bound of floats written as a choice, which keeps NaN and survives simplifying."""
     body = func.body
     for kind, beyond in ((tirx.Max, tirx.LT), (tirx.Min, tirx.GT)):
         body = replace(body, kind, partial(_chosen, beyond=beyond))

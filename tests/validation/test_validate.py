@@ -217,13 +217,13 @@ def test_many_classes_as_text() -> None:
 
 def test_the_error_of_every_tensor_against_the_network_in_floats(images: np.ndarray) -> None:
     """Of a `.tflite` file, worst first. The first layer is off by half a step, as its twin differs by a rounding alone."""
-    layers = tvm_cascade.validate(MODEL, data={"image": images}, by_layer="own").to_dict()["layers"]
-    ratios = [layer["snr_db"] for layer in layers]
-    assert len(layers) == 13 and ratios == sorted(ratios) and {x["operator"] for x in layers} >= {"CONV_2D", "SOFTMAX"}
+    layers = tvm_cascade.validate(MODEL, data={"image": images}, by_layer="own").layers
+    ratios = [layer.snr_db for layer in layers]
+    assert len(layers) == 13 and ratios == sorted(ratios) and {x.operator for x in layers} >= {"CONV_2D", "SOFTMAX"}
     details = Interpreter(str(MODEL)).get_tensor_details()
     (step,) = (d["quantization"][0] for d in details if d["name"] == "conv_0")
     first = layers[-1]
-    assert first["tensor"] == "conv_0" and 0.4 * step < first["max_abs_diff"] < 0.51 * step
+    assert first.tensor == "conv_0" and 0.4 * step < first.max_abs_diff < 0.51 * step
 
 
 def test_the_error_of_every_tensor_of_a_quantized_program(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_the_error_of_every_tensor_of_a_quantized_program(tmp_path: Path) -> Non
     pytest.importorskip("torch")
     write_torch_pt2e(tmp_path / "q.pt2", 8, 4)
     data = {"x": np.random.default_rng(3).normal(size=(4, 3, 8, 8)).astype("float32")}
-    layers = tvm_cascade.validate(tmp_path / "q.pt2", data=data, by_layer="own").to_dict()["layers"]
-    assert len(layers) >= 3 and all(layer["snr_db"] > 5 and layer["rmse"] > 0 for layer in layers)
+    layers = tvm_cascade.validate(tmp_path / "q.pt2", data=data, by_layer="own").layers
+    assert len(layers) >= 3 and all(layer.snr_db > 5 and layer.rmse > 0 for layer in layers)
 
 
 @pytest.mark.torch
@@ -259,9 +259,9 @@ def test_the_error_of_every_tensor_against_the_program_that_was_quantized(tmp_pa
     torch.export.save(torch.export.export(net, (torch.zeros(1, 3, 8, 8),)), str(original))
     data = {"x": np.random.default_rng(3).normal(size=(4, 3, 8, 8)).astype("float32")}
     tvm_cascade.quantize(original, data=data, output=quantized)
-    layers = tvm_cascade.validate(quantized, data=data, by_layer=original).to_dict()["layers"]
-    assert {layer["operator"].split(".")[0] for layer in layers} >= {"relu", "mean", "linear"}
-    assert all(20 < layer["snr_db"] < 80 for layer in layers)
+    layers = tvm_cascade.validate(quantized, data=data, by_layer=original).layers
+    assert {layer.operator.split(".")[0] for layer in layers} >= {"relu", "mean", "linear"}
+    assert all(20 < layer.snr_db < 80 for layer in layers)
     other = tmp_path / "other.pt2"
     torch.export.save(torch.export.export(torch.nn.Tanh(), (torch.zeros(1, 3, 8, 8),)), str(other))
     with pytest.raises(UsageError, match="was it made from this file"):

@@ -137,7 +137,7 @@ class Board:
 
     @property
     def arena_room(self) -> int:
-        """Bytes of `ram` that an arena may take beside data, bss and the stack."""
+        """Return the bytes of `ram` left for an arena beside data, bss and the stack."""
         return max(self.ram.bytes - _DATA - self.reserved_ram, 0) // 8 * 8
 
     @property

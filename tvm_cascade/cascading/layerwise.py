@@ -84,7 +84,7 @@ def smaller(*plans: Plan) -> Plan:
 
 
 def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, advice: str) -> Plan:
-    """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
+    """Return `plan` if it fits the cap; else raise `InfeasibleError` with the operators at the peak."""
     graph = plan.graph
     if options.sram is None or plan.peak <= options.sram:
         return plan

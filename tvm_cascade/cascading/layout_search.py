@@ -151,7 +151,7 @@ class Search:
         return self._like.by_rows if self._like is not None else self._own_by_rows()
 
     def use_own_rows(self) -> None:
-        """Let `by_rows` be that of this order if it is less than that of the first order."""
+        """Replace `by_rows` by this order's if that is smaller."""
         self.by_rows = min(self.by_rows, self._own_by_rows(self.by_rows))
 
     def _own_by_rows(self, most: int = INFEASIBLE) -> int:

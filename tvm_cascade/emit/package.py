@@ -70,7 +70,7 @@ class Package:
         return (self.image.folder / name).read_text(encoding="utf-8")
 
     def sources(self) -> Iterator[tuple[str, str]]:
-        """Names and texts of the C sources."""
+        """Yield names and texts of the C sources."""
         for network in self.networks:
             yield from ((source, self._text(source)) for source in network.sources)
         if self.image.several:

@@ -117,7 +117,7 @@ class _Narrowing(Rewriting):
         self.renamed[var] = self.bb.emit(new, name_hint=var.name)
 
     def _returned(self, value: Value) -> Value:
-        """Return the outputs; torch.export binds several outputs to a single variable."""
+        """Convert every returned output; torch.export binds several outputs to a single variable."""
         found = self._define(value)
         if isinstance(found, relax.Tuple):
             return relax.Tuple([self._output(field) for field in found.fields])

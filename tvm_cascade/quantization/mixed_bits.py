@@ -96,7 +96,7 @@ def _score(outputs: np.ndarray, wanted: np.ndarray, labels: np.ndarray | None) -
 
 
 def _noise(outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """Return squares of errors over squares of values."""
+    """Return the sum of squared errors, divided by the sum of squared values."""
     return float(np.sum((outputs - wanted) ** 2) / max(float(np.sum(wanted**2)), 1e-30))
 
 

@@ -159,8 +159,8 @@ def _stacked(calls: Sequence[Arrays]) -> dict[str, np.ndarray]:
 
 
 def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int], int]:
-    """Run all networks in this process; return the measurements, the multiply-accumulates executed by every call, and
-    the planned count per call.
+    """Run all networks in this process; return the measurements, the multiply-accumulates of every call, and the planned
+    multiply-accumulates of a call.
     """
     records = host_records(image)
     outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]

@@ -28,7 +28,7 @@ class SampleSet(Protocol):
     def count(self) -> int: ...
     @property
     def labels(self) -> np.ndarray | None:
-        """Return N integers, or None."""
+        """Return every sample's label, or None without labels."""
         ...
 
     @property

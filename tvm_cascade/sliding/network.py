@@ -116,7 +116,7 @@ def read_rows(window: Window, rows: Rows, height: int) -> Rows:
 
 
 def merged(ranges: Sequence[Rows]) -> tuple[Rows, ...]:
-    """Merge ranges to a union, ascending, with gaps between."""
+    """Merge ranges that overlap or touch; return the union, ascending."""
     union: list[Rows] = []
     for first, end in sorted(r for r in ranges if r[0] < r[1]):
         if union and first <= union[-1][1]:

@@ -431,7 +431,7 @@ def _last(name: str, new: Mapping[str, str]) -> str:
 
 
 def scan(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Convert a Scan that is kept."""
+    """Convert a Scan that was not unrolled to a call of its body's loop."""
     body, count = attrs["body"], int(attrs["num_scan_inputs"])
     states = len(inputs) - count
     outputs = len(body.output)

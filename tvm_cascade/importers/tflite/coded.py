@@ -86,7 +86,7 @@ def by_table(coded: bytes, table: bytes, bits: int, stride: int, tensor: CodedTe
 
 
 def _pruned(coded: bytes, held: bytes, tensor: CodedTensor) -> bytes:
-    """Put the values at the set bits of a map, high bits first; elsewhere are zero points."""
+    """Place the values at the set bits of a map, high bits first, and zero points elsewhere."""
     _require(len(coded) * 8 >= tensor.elements, f"a bit map of {len(coded)} bytes for {tensor.elements} elements")
     values, is_set = _values(held, tensor), _bits(coded, tensor.elements).astype(bool)
     _require(int(is_set.sum()) <= values.size, f"{is_set.sum()} set bits, and {values.size} values")

@@ -351,7 +351,7 @@ def _coded_tensor(tensor: _Tensor) -> CodedTensor:
 
 @contextmanager
 def _naming(graph: _SubGraph, tensor: int) -> Iterator[None]:
-    """Let an error of a code name the tensor."""
+    """Add the tensor's name to errors of its code."""
     try:
         yield
     except MalformedCode as error:

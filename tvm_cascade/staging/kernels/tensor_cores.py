@@ -211,7 +211,7 @@ def _store(depth: int, sums: str) -> tuple[Any, Any]:
 
 
 def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[Any, Any]:
-    """Return computation and call for a warp's TF32 product."""
+    """Return a warp's TF32 product as a tensor intrinsic: the computation, and the call in its place."""
     function = f"{TF32_FUNCTION}<{rows // FRAGMENT}, {columns // FRAGMENT}, {depth // _TF32_DEPTH}>"
     source = _TF32_SOURCE
 
