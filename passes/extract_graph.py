@@ -117,7 +117,7 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
     Returns
     -------
     Extracted
-        The graph, with scratch and weights of the generic kernels, and the computation of each of its operators.
+        The graph, with scratch and weights for the generic kernels, and each operator's computation.
 
     Raises
     ------

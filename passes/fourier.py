@@ -37,12 +37,12 @@ class Transform:
 
     @property
     def points(self) -> int:
-        """Return the number of complex values processed by the butterflies."""
+        """Count the complex values processed by the butterflies."""
         return self.length // 2 if self.real else self.length
 
     @property
     def results(self) -> int:
-        """Return the number of complex values in a frame's spectrum."""
+        """Count the complex values in a frame's spectrum."""
         return self.length // 2 + 1 if self.real else self.length
 
 

@@ -402,7 +402,7 @@ class _Layers:
 
 
 def _of_channels(scales: np.ndarray, rank: int, shape: tuple[int, ...]) -> Blocked:
-    """Return scales of the last axis, or a single scale, as those of a tensor."""
+    """Return a tensor's scales from the last axis' scales, or from a single scale."""
     wide = scales.reshape(*[1] * (rank - 1), -1)
     return Blocked(wide, (*shape[:-1], 1 if scales.size > 1 else shape[-1]))
 

@@ -365,7 +365,7 @@ class _Lowering:
 class _Values(dict[Value, Value]):
     """Values of the new function by variables of the old function. Float values are computed when first read.
 
-    Most floats of a quantized network lie inside of islands, which disappear: such floats are never copied.
+    Most floats of a quantized network lie inside islands, which disappear: such floats are never copied.
     """
 
     def __init__(self, known: Mapping[Value, Value], compute: Callable[[Value, _Values], None]) -> None:

@@ -75,7 +75,7 @@ def plan_in_memories(
     Raises
     ------
     InfeasibleError
-        No plan has a placement; the error is that of the plan that lacks the fewest bytes.
+        No plan has a placement; the error comes from the plan that lacks the fewest bytes.
     UsageError
         A memory without a size.
     """
@@ -168,7 +168,7 @@ def _lack(error: InfeasibleError) -> int:
 
 
 def _rounds(request: PlanRequest) -> Iterator[tuple[PlanRequest | None, bool]]:
-    """Yield the requests, and by `time` None and the requests again: those of a network with copies of slow tensors."""
+    """Yield the requests. By `time`, yield None and the requests again, for a network with copies of slow tensors."""
     yield from _requests(request)
     if request.objective == "time" and not request.layerwise and len(request.memory) > 1:
         yield None, False

@@ -38,9 +38,9 @@ class Steps:
 def lower_scan(
     builder: Any, body: tvm.IRModule, how: Steps, initial: Sequence[Value], given: Sequence[Value]
 ) -> list[Value]:
-    """Emit a scan. `initial` are the states in front of the first step, `given` sequences, then values.
+    """Emit a scan. `initial` are the states before the first step, `given` sequences, then values.
 
-    The first axis of sequences and of stacked results is that of the steps. Returns the final states that `how` wants, then
+    Sequences and stacked results have the steps as the first axis. Returns the final states that `how` wants, then
     the results.
     """
     if not any(how.finals) and not how.stacked:  # nothing of it is read

@@ -1,4 +1,4 @@
-"""Copies in front of the readers of a tensor: rows of a tensor in slow memory are then read from there once.
+"""Copies before the readers of a tensor: rows of a tensor in slow memory are then read from there once.
 
 A copy is a plain operator: planned in stripes it keeps a few rows in fast memory, and the readers take rows from there.
 """
@@ -12,7 +12,7 @@ from tvm_cascade.passes.relax_ops import Call, Source, copy_func
 
 
 def with_staged(source: Source, names: Collection[str]) -> Source:
-    """Return a function in which every reader of the tensors of these names reads a copy of them.
+    """Return a function in which all readers of the named tensors read copies.
 
     The caller's tensors stay the same: an output of the function is no reader.
     """

@@ -133,7 +133,7 @@ def _geometry(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quantum(quant: Quant) -> tuple[float, int]:
-    """Return scale and zero point of a tensor of a single scale, as attributes of the graph's operators."""
+    """Return scale and zero point of a tensor with a single scale, as attributes of the graph's operators."""
     return float(quant.step), quant.zero_point
 
 

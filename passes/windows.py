@@ -228,7 +228,7 @@ def row_windows(
     ----------
     output_axes, input_axes
         The axis of each output and input along which rows (or columns) are counted; None for a tensor of a single row.
-        Outputs must agree on their number of rows, otherwise all windows are None.
+        Outputs must agree on their row count, otherwise all windows are None.
     """
     rows = {tir.shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
     if len(rows) != 1:

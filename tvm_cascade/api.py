@@ -210,7 +210,7 @@ def stages(
     batch, r, s : int, optional
         Batch size, for the analytic cost; limits on the units of a group and on the groups of a stage, 0 or None for none.
     cost : str
-        "analytic", or "measured" or "learned" on this machine or on those of a tracker.
+        "analytic", or "measured" or "learned" on this machine or on a tracker's servers.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
     database, time_limit, progress : path and float, optional, and function
@@ -221,7 +221,7 @@ def stages(
     cudnn : bool
         With `metaschedule`, for "cuda": cuDNN's kernels are measured too, and used wherever they take less time.
     tracker, key, parallel : str, str and int, optional
-        "HOST:PORT" of an RPC tracker of TVM's, whose servers of this key measure, at most `parallel` of them at a time.
+        "HOST:PORT" of TVM's RPC tracker: its servers with this key measure, at most `parallel` at a time.
     emit : path, optional
         A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
     precision : str
@@ -298,7 +298,7 @@ def optimize(
         "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum of them, or one with
         a limit: "latency,peak<=256KiB".
     device : str, optional
-        Name of a device description; None takes the generic one of the target.
+        Name of a device description; None takes the target's generic description.
     alpha, budget : float and int
         MetaFlow's relaxation: graphs of up to alpha times the least cost are expanded; graphs priced, at most, per part.
     rules : path, optional
@@ -487,11 +487,11 @@ def run(
     inputs : path of an .npz, or arrays by name, optional
         In the model's own types and layouts; None draws random ones from a fixed seed.
     frames : path of an .npz, optional
-        Inputs of a sequence of calls from a clear state: the first axis counts the calls, a batch of one may be left out.
+        Inputs for a sequence of calls from a clear state: the first axis counts the calls, a batch of 1 may be left out.
     outputs : path, optional
         An .npz file to write the outputs to.
     check : path, optional
-        A model file; the outputs are compared with those of its reference kernels on the same inputs.
+        A model file; its reference kernels run on the same inputs, and the outputs are compared.
     port : str, optional
         Serial port of a real board to run on, to which `flash` has written the project; "auto" is the one that is plugged in.
     timeout : float, optional
@@ -671,14 +671,14 @@ def bundle(
     output : path
         A new folder.
     board : str, optional
-        Name or .json; None takes that of the first network.
+        Name or .json; None takes the first network's board.
     keep_states : bool
         Give states memory beside the arena, where they survive runs of the others; without it networks with states are refused.
 
     Returns
     -------
     BundleResult
-        The bytes of the shared arena, of RAM and of flash, and the path of the image.
+        Bytes: shared arena, RAM and flash; and the path of the image.
 
     Raises
     ------
@@ -750,7 +750,7 @@ def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> Fro
     low_hz, high_hz : float
         Where the first filter begins, and where the last one ends.
     smoothing_bits, even_smoothing, odd_smoothing : int, float and float
-        The noise estimate: its additional bits, and the share of a row that it takes in, of even and of odd channels.
+        The noise estimate: its additional bits, and the share of a row that it takes in, for even and odd channels.
     least_signal : float
         Share of a channel that is left when its noise is taken off.
     gain, gain_strength, gain_offset, gain_bits : bool, float, float and int
@@ -762,7 +762,7 @@ def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> Fro
     Returns
     -------
     FrontEnd
-        The texts of the files, and the bytes of RAM and of tables that they take.
+        The files' texts, and their bytes in RAM and in tables.
 
     Raises
     ------
@@ -888,7 +888,7 @@ def plan(
     ram_weights, prefetch : int or str
         Bytes of weights at most that are copied into RAM: by the first run; layer by layer, while the layer before computes.
     flash_wait : float, optional
-        Cycles of a byte that is read from flash, beside the arithmetic. None: those of the machine, or none.
+        Cycles for a byte read from flash, beside the arithmetic. None: the machine's, or none.
     weights : str
         Where they are stored: "linked" into the image, in a "section" of their own, in a "file" that the program binds by
         pointer, or in that file and read layer by layer into two buffers in RAM ("stream").
@@ -919,7 +919,7 @@ def compile(
     output : path
         The folder of the project. In one that was compiled before, files that the user edited or added are kept.
     board : str, optional
-        Name of a board, or path of a board's .json; None takes the board of the target.
+        A board's name, or the path of its .json; None takes the target's board.
     emit, optimise : str, optional, and str
         Kernels as C99 ("c") or as an LLVM object ("obj"), None: the better for the target; made for "size", "speed" or
         "balanced".
@@ -927,7 +927,7 @@ def compile(
         "optimized" refuses a network where a layer with multiply-accumulates has the generic kernel, "no-heap" an image with
         functions of a heap, "no-float" an image that computes on floats.
     name : str, optional
-        Of the network in files and functions; None takes that of the model's file.
+        The network's name in files and functions; None takes the model file's name.
     link : bool
         Link the image; False writes the project alone, for an IDE that has its own compiler.
     hook : bool
@@ -1001,7 +1001,7 @@ def validate(
         input stores are taken as they are, others are real values, which the input's scale quantizes. Or a folder of
         images or .wav files in folders by class (`samples.files`).
     target : str, optional
-        The target to compile for; None takes the host, or with `board` that of its core.
+        The target to compile for; None takes the host, or with `board` its core.
     board : str, optional
         An emulated board to run on, by name or .json; None runs in this process.
     port : str, optional
@@ -1021,7 +1021,7 @@ def validate(
     Returns
     -------
     ValidationReport
-        Accuracy of the program and of the reference, differences of their outputs, and the confusion matrix.
+        The accuracies of program and reference, the differences between their outputs, and the confusion matrix.
 
     Raises
     ------
@@ -1063,7 +1063,7 @@ def quantize(
     input_shapes, progress
         As in `plan`.
     calibration : str
-        How the range of an activation follows from its values: "minmax" takes all of them, "percentile" leaves out the
+        How an activation's range follows from its values: "minmax" takes all values, "percentile" leaves out the
         most extreme, "entropy" leaves out what costs the distribution least; of `.pt2` files "minmax" or "histogram", which
         leaves out what makes the squared error least.
     percentile : float

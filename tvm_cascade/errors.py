@@ -151,7 +151,7 @@ class InfeasibleError(CascadeError):
     Attributes
     ----------
     needed, available : int
-        Bytes of the best plan found, and of the cap.
+        Bytes: the best plan's, and the cap.
     culprits : tuple of str
         Names of the operators at the peak.
     """

@@ -111,7 +111,7 @@ def load(
     stored_io : bool
         Float inputs that are only quantized, and outputs that are only dequantized, become stored integers.
     until, from_ : name or names, optional
-        Tensors of the file (of `.onnx` values, of `.pt2` nodes) that become the outputs, and ones that become inputs: only
+        Tensors in the file (`.onnx`: values, `.pt2`: nodes) that become the outputs, and tensors that become inputs: only
         the operators between are read. Of a quantized network they are its stored integers, with scale and zero point.
     state : mapping of input to output, optional
         What the output returns is what the input takes in the next call: both become a state of the network.
@@ -184,7 +184,7 @@ def cut_in_front(
     cut: Cut,
     compiles: Callable[[tvm.IRModule], bool],
 ) -> Remedy:
-    """Find the cut in front of the operators that can be read but not compiled, in a file already restricted to `cut`.
+    """Find the cut before the operators that can be read but not compiled, in a file already restricted to `cut`.
 
     `compiles` tests a part of the file. Return a remedy without text if no cut helps.
     """

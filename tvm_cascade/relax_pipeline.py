@@ -83,7 +83,7 @@ def cascade_pipeline(
         options of plans all are for bytes. The module's attribute `cascade.objective` says which.
     precision, device : str
         With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`staging.program.precision`); the description of a device by
-        which stages are priced, "h200" (`cost.device`), None: the generic one of the target.
+        which stages are priced, "h200" (`cost.device`), None: the target's generic description.
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out (`passes.ShrinkChannels`).
 

@@ -440,7 +440,7 @@ class PlanResult:
         return html_page(replace(self, flash_planner=None)._report())  # a notebook shows it at once
 
     def _report(self, details: bool = False) -> ReportData:
-        """Collect the data shown by the report page; `details` as of `to_dict`."""
+        """Collect the data shown by the report page; `details` as in `to_dict`."""
         from tvm_cascade.report.html import ReportData, today
 
         shown = self._with_short_names()

@@ -70,9 +70,9 @@ class SearchMonitor:
         seconds : float, optional
             Limit on the time from entering the block on; None: no limit of its own.
         show : Callable, optional
-            Is called with every `Progress`; None: that of the monitor around this one.
+            Is called with every `Progress`; None: as the surrounding monitor.
         clock : Callable, optional
-            The present time in seconds; None: that of the monitor around this one, at last `time.monotonic`.
+            The present time in seconds; None: the surrounding monitor's clock, else `time.monotonic`.
         """
         self.limited = False  # whether a search in the block ended early
         self._seconds, self._show, self._clock = inf if seconds is None else seconds, show, clock

@@ -185,7 +185,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind], rule: TimeRule) -> Planne
     Raises
     ------
     InfeasibleError
-        Nothing fits the cap; the error is that of the candidate that needs the fewest bytes.
+        Nothing fits the cap; the error comes from the candidate that needs the fewest bytes.
     """
     best = start
     for kind in kinds:

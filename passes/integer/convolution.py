@@ -135,7 +135,7 @@ def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: float, name: 
 
 
 def fold_pad(x: Quantized, padding: tuple[int, ...]) -> tuple[Value, tuple[int, int, int, int]]:
-    """Return input and padding of a convolution, with an explicit pad by the zero point in front of it folded into the padding.
+    """Return input and padding of a convolution, with an explicit pad by the zero point before it folded into the padding.
 
     Such a pad contributes nothing to any sum.
     """

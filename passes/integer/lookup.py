@@ -117,7 +117,7 @@ def lower_hard_swish(task: Task) -> Value:
 
 
 def lookup(task: Task, x: Quantized, table: np.ndarray) -> Value:
-    """Emits the element-wise lookup `table[x - lowest]`; raises `NotLowered` if the output's shape is not that of `x`."""
+    """Emit the element-wise lookup `table[x - lowest]`; raise `NotLowered` if the output has another shape than `x`."""
     if x.shape != task.output.shape:
         raise NotLowered(f"a table from the shape {x.shape} to {task.output.shape}")
     lowest = fp.range_of(x.dtype)[0]

@@ -10,7 +10,7 @@ For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_1
 
 `p_k` is the bias less the input's zero point times the sum of `W_k`, `q_k` minus the state's times the sum of `R_k`. A
 coupled input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own, and `h` of one
-step in front of a projection. Where a network keeps its states between calls, the first step reads them, and the cells that the
+step before a projection. Where a network keeps its states between calls, the first step reads them, and the cells that the
 last one leaves are an output.
 
 Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table for v up to 1/4, one product for each higher bit,

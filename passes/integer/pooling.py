@@ -261,7 +261,7 @@ def te_reduced(
 
 
 def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
-    """Return the number of input rows in `[low, high)` under output row `y`'s window."""
+    """Count the input rows in `[low, high)` under output row `y`'s window."""
     first = y * stride - before
     return tirx.min(first + kernel, i32(high)) - tirx.max(first, i32(low))
 

@@ -146,7 +146,7 @@ class _Reader:
         return held.constant if isinstance(held, Value) else None
 
     def _island(self, var: Any, call: Any, written: Stored) -> Operator:
-        """Return the operator in front of a quantize. Raises `NotLowered` unless one positive scale stores its result."""
+        """Return the operator before a quantize. Raises `NotLowered` unless one positive scale stores its result."""
         scale, zero_point, dtype = self._data(written.scale), self._data(written.zero_point), dtype_of(call)
         if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
             raise NotLowered("its scale is not one constant")

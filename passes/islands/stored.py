@@ -45,7 +45,7 @@ class Stored:
 
     @property
     def scales(self) -> int:
-        """Return the number of scales; 0 unless they are constant."""
+        """Count the scales; 0 unless they are constant."""
         scale = constant_of(self.scale)
         return 0 if scale is None else int(scale.size)
 

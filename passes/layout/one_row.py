@@ -102,7 +102,7 @@ class _Widening(Rewriting):
         return self.new.get(value, value)
 
     def _widened(self, value: Value) -> Value:
-        """Return the rank-4 counterpart of a rank-3 `value`, or of one that broadcasts against rank 3."""
+        """Return the rank-4 counterpart of a `value` with rank 3, or with a rank that broadcasts against 3."""
         if value in self.wide:
             return self.wide[value]
         shape = shape_of(value)

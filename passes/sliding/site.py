@@ -34,7 +34,7 @@ class Site:
 
     @property
     def rows(self) -> int:
-        """Return the number of input rows."""
+        """Count the input rows."""
         return shape_of(self.inputs[0])[self.axes[0]]
 
     def is_input(self, position: int) -> bool:

@@ -62,7 +62,7 @@ def multi_row_variant(site: Site, rows: int) -> Variant | str:
     """Choose the variant that computes an operator in steps of `rows` rows, or return why there is none.
 
     `rows` must divide the output's rows. There is no variant for grouped convolutions, and with LLVM none for windows
-    of several pixels: LLVM would hoist the loads for all column groups in front of the loops over them, and spill
+    of several pixels: LLVM would hoist the loads for all column groups before the loops over them, and spill
     registers.
     """
     windows = windows_of(site)

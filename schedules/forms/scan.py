@@ -114,7 +114,7 @@ def scan_kernel(body: PlannedBody, generic: RowKernel) -> ScanKernel:
 
 
 def _outside(graph: Graph, plan: Plan) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Return the blocks that do not lie in the body's arena, by name: the number of an input, or of a result behind the
+    """Return the blocks outside the body's arena, by name: the number of an input, or of a result behind the
     inputs; and the results that have no block of their own.
     """
     found = {f"tensor {t}": k for k, t in enumerate(graph.inputs)}
@@ -241,7 +241,7 @@ class _Writer:
         return functions, constants
 
     def _place(self, block: int) -> tuple[int, int, Expr | None]:
-        """Return where a block outside of the arena lies: an address, and the bytes per step with the step's number (None: fixed)."""
+        """Locate a block outside the arena: address, bytes per step, and the step (None: fixed)."""
         scan, inputs = self.scan, len(self.graph.inputs)
         if block < scan.states:
             return self._state(block, self.t)
@@ -326,7 +326,7 @@ class _Writer:
 
 
 class _Redirected:
-    """A driver's memory in which blocks outside of the body's arena lie where `place` says: an address, and bytes by number."""
+    """A driver's memory in which blocks outside the body's arena lie where `place` says: an address, and bytes by number."""
 
     def __init__(self, memory: Memory, place: Any) -> None:
         self.memory, self.place = memory, place

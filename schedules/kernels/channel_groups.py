@@ -37,7 +37,7 @@ Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
 
 
 def groups_of(func: PrimFunc) -> int:
-    """Return the number of channel groups in a channel-tiled function, 0 for any other function."""
+    """Count the channel groups in a channel-tiled function, 0 for any other function."""
     return read_attributes(func).channel_groups or 0
 
 

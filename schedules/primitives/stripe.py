@@ -109,7 +109,7 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
     -------
     A function or a schedule in which no row of these blocks is computed twice (within one column of stripes). Their
     buffers are rings of as many rows as are live at once; row r is at index `r % height`. Each row of such a block is
-    computed by a block `NAME_row`, whose axis is opaque: further schedules apply to the blocks inside of it.
+    computed by a block `NAME_row`, whose axis is opaque: further schedules apply to the blocks inside it.
 
     Raises
     ------

@@ -253,5 +253,5 @@ def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group,
 
 
 def warm_up(all_spans: Mapping[Group, Span], rolled: Sequence[Group]) -> int:
-    """Return the number of iterations in which rolled groups compute slices before the first output slices."""
+    """Count the iterations in which rolled groups compute slices before the first output slices."""
     return max((-(-all_spans[g].start // all_spans[g].period) for g in rolled if all_spans[g].start > 0), default=0)

@@ -131,7 +131,7 @@ class _NibbleConv(_Conv):
                 self._four(acc, at + i * self.group + half * 4, weights, i + lo, half, pixels, size)
 
     def _four(self, acc: Value, at: Value, weights: Value, i: Value, half: int, pixels: int, size: int) -> None:
-        """Emit the products of four taps, from `at` in `x` on: all of group `i` of the weights, or half of it."""
+        """Emit four taps' products, from `at` in `x` on: with the weights' whole group `i`, or half a group."""
         k, g = self.k, self.g
         widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []
@@ -152,7 +152,7 @@ class _NibbleConv(_Conv):
 
 
 class _TableConv(_NibbleConv):
-    """Weights of at most 16 values as indices of four bits, behind a table of pairs: a byte of two indices is the place of a
+    """Weights of at most 16 values as four-bit indices, behind a table of pairs: a byte, two indices, is the place of a
     word with two weights as int16. So two loads take the place of a load and widening.
     """
 

@@ -64,7 +64,7 @@ class StoredWeights:
 
 @dataclass(frozen=True, eq=False)
 class FloatLayer:
-    """A float32 layer as a convolution, NHWC with batch 1; fields as of `quantized.QuantizedConv`."""
+    """A float32 layer as a convolution, NHWC with batch 1; fields as in `quantized.QuantizedConv`."""
 
     window: Sliding
     weights: np.ndarray  # [kh, kw, inputs, outputs], 1 input for depthwise
@@ -108,7 +108,7 @@ class FloatLayer:
 
 
 def _form(record: FloatLayer | StoredWeights) -> Hashable:
-    """Return a record's fields, of arrays the shapes and of records nothing."""
+    """Return a record's fields, shapes in place of arrays, without records."""
     given = [getattr(record, f.name) for f in fields(record)]
     return tuple(v.shape if isinstance(v, np.ndarray) else None if isinstance(v, StoredWeights) else v for v in given)
 

@@ -1,4 +1,4 @@
-"""Sliding-window geometry: which kernel rows and columns are valid (inside of the input) for an output row or column.
+"""Sliding-window geometry: which kernel rows and columns are valid (inside the input) for an output row or column.
 
 A row kernel restricts its loop over kernel rows to the valid `[r0, r1)` of the output row, and treats left edge,
 interior and right edge of the output columns separately. So padding takes no RAM, and the interior has no tests. The

@@ -86,7 +86,7 @@ def lane_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray
 
 
 def in_bytes(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Pack numbers along the last axis, several in a byte, the first in the lowest bits; those of 8 bits as they are."""
+    """Pack numbers along the last axis, several in a byte, the first in the lowest bits; leave 8-bit numbers unchanged."""
     per = 8 // bits
     if per == 1:
         return np.ascontiguousarray(numbers)

@@ -86,7 +86,7 @@ class _Conv(mve_float_kernels._Conv):
         return [r - z for r, z in zip(reals, self.zeros, strict=True)] if self.zeros else reals
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
-        """Return the index of a tap's first weight; of weights of 4 bits that of the byte, as if bytes were weights."""
+        """Return the index of a tap's first weight; for 4-bit weights the byte's index."""
         if self.how.bits >= 8:
             return super().place(weights, size, j, tap)
         block = weights + j // LANES * (self.taps * LANES)
@@ -173,7 +173,7 @@ class _Depthwise(mve_float_kernels._Depthwise):
 
 
 def _taps_together(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Pack numbers in vectors of four channels, tap by tap, in bytes: of 4 bits those of two taps together."""
+    """Pack numbers in vectors of four channels, tap by tap, in bytes; 4-bit numbers of two taps share bytes."""
     if bits >= 8:
         return numbers
     pairs = numbers.reshape(-1, 2, LANES).swapaxes(1, 2)

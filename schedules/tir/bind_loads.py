@@ -6,7 +6,7 @@ reuses the variable, even if the memory was written in between:
     a[0] = max(a[0], x[i]);          int32_t v = a[0]; int32_t w = x[i]; a[0] = v > w ? v : w;
     b[0] = max(a[0], x[i]);          b[0] = v > w ? v : w;                                       <- the old a[0]
 
-`bind_loads` binds every such operand that reads memory to a new variable in front of the statement, where the back end
+`bind_loads` binds every such operand that reads memory to a new variable before the statement, where the back end
 evaluates the operand anyway. Operands within a branch of `if_then_else` are left unchanged: the back end's variables
 are local to the branch there, and the operands outside no longer contain loads.
 """
@@ -35,7 +35,7 @@ def bind_loads(func: PrimFunc) -> PrimFunc:
 
 
 def _bound(stmt: Any) -> Stmt:
-    """Bind the loads in a statement's operands in front of the statement."""
+    """Bind the loads in a statement's operands before the statement."""
     binds: list[Stmt] = []
     field, rebuilt = _STATEMENTS[type(stmt)]
     value = getattr(stmt, field)

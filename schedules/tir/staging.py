@@ -202,7 +202,7 @@ def _move_down(sch: Any, block: Any, outer: int) -> None:
 
 
 def _split_initialisation(sch: Any, block: Any) -> None:
-    """Move a block's reduction loops innermost and the initialisation in front of them."""
+    """Move a block's reduction loops innermost and the initialisation before them."""
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
     bindings = _bindings(sch, block)

@@ -232,7 +232,7 @@ def _design(sch: Any) -> None:
 
 
 def _vectorized(sch: Any, block: Any, outer: int) -> None:
-    """Move reduction loops outside of a tile's pixels and channels, so consecutive sums are independent; vectorize."""
+    """Move reduction loops outside a tile's pixels and channels, so consecutive sums are independent; vectorize."""
     reduced = [iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars]
     if not any(reduced):
         return

@@ -101,7 +101,7 @@ class TrafficCounter:
 
 
 class _Function(Function):
-    """A kernel, read once: bytes moved through each of its parameters, for any arguments."""
+    """A kernel, read once: the bytes moved through each parameter, for any arguments."""
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
         position = {p: k for k, p in enumerate(self.params)}

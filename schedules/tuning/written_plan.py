@@ -43,7 +43,7 @@ class WrittenPlan:
         kernels : BuiltKernel, optional
             Those that the plan calls, by operator; None for views, and for operators that are left out.
         traced : bool
-            Whether flash holds the traces of segments, as that of the image does; no step reads them.
+            Whether flash holds the segments' traces, as the image's flash does; no step reads them.
         """
         self.plan, self.kernels = plan, kernels
         self.functions: dict[str, PrimFunc] = {}  # that steps call, by name: "operator.variant"

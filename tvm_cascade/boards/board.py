@@ -16,7 +16,7 @@ memory.stack                 {origin, bytes}, optional: a second RAM for the sta
                              memory.ram
                              Memories must not overlap and must begin at multiples of 8
 memories                     {NAME: {origin, bytes}}, optional: RAMs that `--memory NAME` places blocks in, in the section
-                             .NAME, the fastest first; each lies inside of memory.ram, or apart from all of memory
+                             .NAME, the fastest first; each lies inside memory.ram, or apart from all of memory
   wait, line                 of each of them and of memory.flash, optional: cycles of the core that an access waits beside
                              the core's own (0 for none), and the bytes that it moves, 4 by default
   cacheable, dma             true or false, optional: whether the core has a cache before it, and whether the controllers

@@ -1,6 +1,6 @@
 """Search for the inverted bottlenecks that should use channel tiling, and for the numbers of groups.
 
-Two searches are combined: of the graph as it is, and of the graph with every block (`channels.Block`) in the most
+Two searches are combined: the graph unchanged, and the graph with every block (`channels.Block`) in the most
 groups. Tensors between blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So a
 segment that cuts no block in two can take its cost from either, and the best cuts are found over both. In one segment
 either all blocks are channel-tiled or none. Tiled blocks then get the fewest groups that do not raise the peak.
@@ -138,7 +138,7 @@ class ChannelSearch:
 
 
 def _most_groups(graph: Graph, among: Sequence[Block]) -> dict[Block, int]:
-    """Return each block's largest number of groups, a divisor of the channels; blocks with a single group are left out."""
+    """Return each block's largest group count, a divisor of the channels; blocks with a single group are left out."""
     counts = {b: group_counts(graph, b)[-1] for b in among}
     return {b: n for b, n in counts.items() if n > 1}
 

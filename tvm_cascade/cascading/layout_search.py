@@ -182,7 +182,7 @@ class Search:
 
     @property
     def size(self) -> int:
-        """Return the number of operators."""
+        """Count the operators."""
         return len(self.costs.order)
 
     @cached_property

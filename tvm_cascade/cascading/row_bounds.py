@@ -2,7 +2,7 @@
 
 Steps run on demand. So the steps done at the end of a round, when all sinks have done their next steps, are known
 without the trace: each operator has done the steps its readers waited for. The rows made by then and still to be read
-are live. Operators in front of a segment change nothing behind them. So one walk back from an end bounds all segments
+are live. Operators before a segment change nothing behind them. So one walk back from an end bounds all segments
 with this end.
 """
 

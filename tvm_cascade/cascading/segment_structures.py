@@ -48,7 +48,7 @@ class SegmentStructures:
         self._ends: list[list[int]] = [[start] for _ in range(len(order) + 1)]  # by start and length
 
     def of(self, i: int, j: int) -> int:
-        """Return the number of segment [i, j)."""
+        """Return the index of the segment [i, j)."""
         ends = self._ends[i]
         while len(ends) <= j - i:
             ends.append(number((ends[-1], self._positions[i + len(ends) - 1])))

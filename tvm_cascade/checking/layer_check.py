@@ -28,7 +28,7 @@ def first_difference(checks: Sequence[LayerCheck]) -> str | None:
 
 
 def layer_lines(checks: Sequence[LayerCheck]) -> list[str]:
-    """Format the comparison: the first difference, then the tensors that differ, in the order of execution."""
+    """Format the comparison: the first difference, then the tensors that differ, in execution order."""
     equal, first = sum(one.match is True for one in checks), first_difference(checks)
     if first is None:
         undecided = len(checks) - equal

@@ -157,7 +157,7 @@ class _Editor:
         return [index, self.constant(np.asarray(shape), "int32")]
 
     def before(self, name: str, inputs: list[int], output: int, options: str = "", **values: Any) -> int:
-        """Add an operator in front of the repaired operator; return the output."""
+        """Add an operator before the repaired operator; return the output."""
         op, code = self.schema.OperatorT(), self.schema.OperatorCodeT()
         code.builtinCode = code.deprecatedBuiltinCode = getattr(self.schema.BuiltinOperator, name)
         code.version = 2 if name == "QUANTIZE" else 1

@@ -138,7 +138,7 @@ class _TorchReference:
 
 
 def _of_floats(exported: Any) -> Any:
-    """Return a program's module; in float32 if its inputs are of 16 bits, as kernels compute it."""
+    """Return a program's module; in float32 if its inputs have 16 bits, as kernels compute it."""
     nodes = [
         n for n in exported.graph.nodes if n.op == "placeholder" and n.name in exported.graph_signature.user_inputs
     ]

@@ -103,7 +103,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
 @prints(Quantization)
 @guarded
 def quantize(model: Path, as_json: bool, **options: Any) -> None:
-    """Make an int8 network of the float MODEL: a quarter of the weights and of the arena, and faster kernels.
+    """Make an int8 network of the float MODEL: a quarter of the weights and arena, and faster kernels.
 
     .onnx files go through ONNX Runtime's static quantizer (`pip install 'tvm-cascade[check]'`) and become QDQ: int8
     activations with a zero point, int8 weights without, a scale for every channel. .pt2 files go through torchao

@@ -78,7 +78,7 @@ def beside(taken: tuple[str, ...]) -> Callback:
 
 
 def _require_form(option: click.Option, value: object) -> None:
-    """Raise `click.UsageError` unless a value is of the form that an option has: true or false, text or number, or many."""
+    """Raise `click.UsageError` unless a value has the option's form: true or false, text or number, or many."""
     if option.is_flag:
         fits, form = isinstance(value, bool), "true or false"
     else:

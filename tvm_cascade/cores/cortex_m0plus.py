@@ -1,4 +1,4 @@
-"""Cortex-M0+: Armv6-M, scalar multiply-accumulates. Kernels and step model (not counted here) are those of Cortex-M3."""
+"""Cortex-M0+: Armv6-M, scalar multiply-accumulates. Kernels and step model (not counted here) are Cortex-M3's."""
 
 from __future__ import annotations
 

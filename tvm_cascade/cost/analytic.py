@@ -185,7 +185,7 @@ class AnalyticCost:
         return max(compute * self.device.units, memory)
 
     def _gpu_stage(self, groups: Groups) -> float:
-        """Simulate the fluid model event by event: an event is the end of a launch or of a kernel."""
+        """Simulate the fluid model event by event: an event is the end of a launch or kernel."""
         known, queues = self._kernels, []  # by identity first: a search prices the same few operators again and again
         for group in groups:
             queue = []

@@ -80,7 +80,7 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
 def streamed_copies(lowered: Lowered, text: str) -> Copies:
     """Lay out all constants pointed to by the driver's C `text`, by segment, for reading from a file of weights.
 
-    Raises `UsageError` if there are none, and if the driver points to constants outside of segments.
+    Raises `UsageError` if there are none, and if the driver points to constants outside segments.
     """
     needed = {s: _constants(lowered, part) for s, part in _parts(lowered, text)}
     if {i for items in needed.values() for i in items} != set(_constants(lowered, text)):

@@ -1,4 +1,4 @@
-"""Text templates: files of the folder `templates/`, in which `@key@` is replaced by a value, or those of Jinja."""
+"""Text templates: files in `templates/`, where a value replaces `@key@`, or Jinja templates."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def kinds_of(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:
-    """Return the tensors at which a network may end in front of the tensors `refused`; empty if nothing is left."""
+    """Return the tensors at which a network may end before the tensors `refused`; empty if nothing is left."""
     wanted = [r for node in graph.nodes if not refused.isdisjoint(node.writes) for r in node.reads]
     known = behind(graph, (), graph.inputs) - refused - {*graph.inputs}
     names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name and name in known]

@@ -1,4 +1,4 @@
-"""Find the cut in front of operators that import but do not compile, by compiling parts of the file.
+"""Find the cut before operators that import but do not compile, by compiling parts of the file.
 
 For a missing kernel nobody knows which file operator became the Relax operator. So a bisection over the file's
 operators, in order, finds the first operator that breaks the compilation.
@@ -16,7 +16,7 @@ _REFUSED = 3  # operators that a cut is placed in front of, one after the other
 
 
 def until_by_trial(graph: FileGraph, compiles: Compiles) -> Remedy:
-    """Return the remedy that cuts a network in front of the operators without a kernel; its text is "" if no cut
+    """Return the remedy that cuts a network before the operators without a kernel; its text is "" if no cut
     compiles.
 
     Calls `compiles` at most `_REFUSED` times the logarithm of the operator count, and once for each cut.

@@ -39,7 +39,7 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     Parameters
     ----------
     problem : Problem
-        With a `capacity`, the first layout that fits is returned; without, the one of smallest peak that is found.
+        With a `capacity`, return the first layout that fits; without, the layout with the smallest peak found.
     optimise : bool
         False runs the heuristics only.
 

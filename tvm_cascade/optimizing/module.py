@@ -92,7 +92,7 @@ def optimize_module(
     options : SearchOptions, optional
         Its relaxation and the number of graphs that it prices; None: the defaults.
     rules : sequence of Rule
-        Substitutions of the search: all of ours, or these and those of a file (`rules_taso.load_taso_rules`).
+        Substitutions of the search: all ours, or ours and a file's (`rules_taso.load_taso_rules`).
     seconds : float, optional
         Time limit of the whole search. None: it ends by numbers of graphs, and results depend on no machine; but what
         measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.

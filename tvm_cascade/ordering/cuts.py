@@ -7,10 +7,10 @@ Serenity (section 3.2) cuts between cells and assumes a single live tensor there
    "it exists" is submodular and "all its readers ran" supermodular): `mu(T & P) + mu(T | P) <= mu(T) + mu(P)`. Reorder
    any order to run P first: each set T it passed becomes T & P and later T | P. Where `mu(T | P) >= mu(P)` the former
    is no dearer than T, where `mu(T & P) >= mu(P)` the latter. Only T with `P - T` and `T - P` both non-empty matter: T
-   lacks a maximal operator z of P, thus all that follows z, and holds a minimal operator x outside of P, thus all
+   lacks a maximal operator z of P, thus all that follows z, and holds a minimal operator x outside P, thus all
    before x.
    Demands of steps move along, except that an overwritten input must die at the same step and a joined storage must
-   exist at it: P may not contain an operator that overwrites a storage with readers outside of P, nor split the
+   exist at it: P may not contain an operator that overwrites a storage with readers outside P, nor split the
    writers of a storage.
 
 Rule 2 covers cells that hand on two tensors (DARTS, NASNet), unlike the paper's condition.

@@ -15,5 +15,5 @@ class Region:
 
     @property
     def length(self) -> int:
-        """Return the number of operators."""
+        """Count the operators."""
         return (self.after ^ self.before).bit_count()

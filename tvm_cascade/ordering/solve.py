@@ -80,7 +80,7 @@ def _solve(
 ) -> tuple[tuple[int, ...], int, int, int]:
     """Search the order region by region, from the `known` orders.
 
-    Return the order, the bound, and the numbers of states explored and of regions.
+    Return the order, the bound, and two counts: states explored and regions.
     """
     parts = regions(m) if options.divide else (Region(0, m.full, m.live(0)),)
     steps = step_bounds(m)

@@ -69,7 +69,7 @@ def run_stages(
     Parameters
     ----------
     target, device : str
-        "cuda" or "llvm"; name of a device description, None takes the generic one of the target.
+        "cuda" or "llvm"; name of a device description, None takes the target's generic description.
     model : CostModel, optional
         None is the analytic model of the device.
     load, output, picture : path, optional

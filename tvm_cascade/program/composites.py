@@ -1,4 +1,4 @@
-"""Operators that readers of files expand into several, as a single operator of a kind of its own.
+"""Operators that file readers expand into several, as a single operator with its own kind.
 
 | kind | of real numbers | operands | attributes |
 | --- | --- | --- | --- |

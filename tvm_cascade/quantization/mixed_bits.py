@@ -86,7 +86,7 @@ def _outputs(network: Network, feeds: Sequence[Mapping[str, np.ndarray]]) -> np.
 
 
 def _score(outputs: np.ndarray, wanted: np.ndarray, labels: np.ndarray | None) -> float:
-    """Return the share of samples with the class of their label, or of the float network without labels; for an output
+    """Return the share of samples with the right class: the label, or without labels the float network's class; for an output
     that is no list of classes, 1 minus the relative error.
     """
     if sum(extent > 1 for extent in outputs.shape[1:]) != 1:

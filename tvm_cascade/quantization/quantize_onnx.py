@@ -63,7 +63,7 @@ def quantize_onnx(
 
 
 def _mix(ready: Path, output: Path, samples: SampleSet, asked: QuantizeRequest) -> tuple[LayerBits, ...]:
-    """Replace weights of the quantized file `output` by those of four bits, where the data allows.
+    """Replace weights in the quantized file `output` by four-bit weights, where the data allows.
 
     The quantizer writes a second file, whose weights have four bits wherever they may. Both have the same nodes, so that
     weights, scales and biases of a layer are exchanged by name.
@@ -131,7 +131,7 @@ def _stored_names(model: Any, layer: str) -> tuple[str, ...]:
 
 
 def _overrides(floats: Any, quantized: Any, layers: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the quantizer's options for weights of four bits: of each channel the scale of the least squared error."""
+    """Return the quantizer's options for four-bit weights: for each channel the scale with the least squared error."""
     from onnx import numpy_helper
     from onnxruntime.quantization import QuantType
 

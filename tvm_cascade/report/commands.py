@@ -34,7 +34,7 @@ def commands_of(
 
 
 def command_of(model: object, request: Request, output: Path | None = None) -> str:
-    """Write the line of `tvm-cascade plan`, or of `compile` with an `output`, for `request`; defaults are left out.
+    """Write the command line for `request`: `tvm-cascade plan`, or `compile` with an `output`; defaults are left out.
 
     A model without a file is called MODEL.
     """

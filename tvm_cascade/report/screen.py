@@ -45,7 +45,7 @@ def labelled(label: str, text: str, most: int = 2) -> list[str]:
 
 
 def command_lines(label: str, command: str) -> list[str]:
-    """Return a command line for a POSIX shell behind a label; a long line continues in front of options."""
+    """Return a command line for a POSIX shell behind a label; a long line continues before options."""
     width, lines = COLUMNS - _LABEL - 4, [""]
     for option in re.split(r" (?=-)", command):
         parts = [option] if len(option) <= width else option.split(" ")

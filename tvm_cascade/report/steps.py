@@ -16,7 +16,7 @@ def step_rows(plan: Plan) -> list[Step]:
     """List a record per operator, and per streamed input's source, in execution order.
 
     `live_bytes` is the space occupied by blocks while the operator's segment runs, shared bytes counted once; `steps`
-    the number of steps; `by` a step's tile; `rings` the outputs that never exist whole.
+    the step count; `by` a step's tile; `rings` the outputs that never exist whole.
     """
     return [row for _, row in operator_rows(plan)]
 

@@ -54,7 +54,7 @@ class BenchmarkResult:
 
     @property
     def runs(self) -> int:
-        """Return the number of runs."""
+        """Count the runs."""
         return len(self.values)
 
     @property

@@ -107,7 +107,7 @@ class LayerTime:
 def time_layers(image: Image, feed: Mapping[str, np.ndarray], board: Board | None) -> tuple[LayerTime, ...]:
     """Return the time of every layer, in execution order: milliseconds here without `board`, else its instructions.
 
-    Raises `UsageError` for a bundle, streamed inputs, weights outside of the image, and edited C.
+    Raises `UsageError` for a bundle, streamed inputs, weights outside the image, and edited C.
     """
     if image.several:
         raise UsageError("--by-layer is for one network: benchmark each project of the bundle")

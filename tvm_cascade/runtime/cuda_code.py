@@ -152,7 +152,7 @@ def _exact_nvrtc() -> Iterator[None]:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable inside of the block; TVM reads an empty one as not set."""
+    """Set an environment variable inside the block; TVM reads an empty one as not set."""
     before: Any = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -22,7 +22,7 @@ from tvm_cascade.staging.program.cuda import cuda_target
 
 
 class FarmBench:
-    """A `Bench`: the servers of a farm, all of the same kind."""
+    """A `Bench`: a farm's servers, all of the same kind."""
 
     def __init__(self, farm: Farm, target: str = "llvm") -> None:
         """Open the bench; `target`: "llvm", or "cuda" with or without options for a farm of GPUs."""

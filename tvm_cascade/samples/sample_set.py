@@ -109,7 +109,7 @@ class ArraySamples:
             )
 
     def _counted(self) -> int:
-        """Return the number of samples. Raises `UsageError` for none, or if arrays have different numbers."""
+        """Count the samples. Raises `UsageError` for none, or if arrays have different numbers."""
         counts = {name: column.shape[0] for name, column in self._columns.items()}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{count} of '{name}'" for name, count in counts.items())

@@ -131,7 +131,7 @@ class _Graph:
 
 
 def _conv_before_bias(node: Any, graph: _Graph) -> tuple[Any, np.ndarray] | None:
-    """Return the bias-free convolution in front of an addition, and the per-channel constants added."""
+    """Return the bias-free convolution before an addition, and the per-channel constants added."""
     for x, other in (tuple(node.input), tuple(reversed(node.input))) if node.op_type == "Add" else ():
         conv, added = graph.only(x, "Conv") or graph.only(x, "ConvTranspose"), graph.constant(other)
         if conv is None or len(conv.input) != 2:

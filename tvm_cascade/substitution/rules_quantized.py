@@ -5,7 +5,7 @@ rescaling for every output channel, and an activation. Its operands are the inpu
 width), their scales (out,), and optionally a bias (out,) with its scales. `qmatmul` is the same for a fully
 connected layer, weights (in, out). Output channels are independent, so operators can be merged exactly if they
 agree in all properties that are not per channel (`operands.merged_outputs`). Added taps must be stored as 0, so
-enlarging a kernel needs weights of zero point 0; taps outside of the image read the input's zero point and add nothing.
+enlarging a kernel needs weights of zero point 0; taps outside the image read the input's zero point and add nothing.
 (MetaFlow, SysML 2019, covers floats only.)
 
 A `qadd` rescales both operands to a common scale, adds and rescales, element by element, so it commutes with data

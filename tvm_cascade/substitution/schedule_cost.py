@@ -1,6 +1,6 @@
 """Substitution search under the latency of the inter-operator schedule: MetaFlow (SysML 2019) and IOS (MLSys 2021) jointly.
 
-MetaFlow sums the latencies of operators, as if they ran one after the other. Here the cost of a graph is that of its
+MetaFlow sums the latencies of operators, as if they ran one after the other. Here a graph costs as much as its
 cheapest schedule of concurrent stages: two small convolutions that run concurrently need not be merged, and a substitution
 that lengthens the critical path does not pay. Schedules contain no merge stages, since substitutions merge operators. Blocks
 are cut and solved as in `parallel.scheduler`; their results are cached, so a new graph needs only the blocks that changed.

@@ -59,7 +59,7 @@ def check_layers(
     compile: Callable[..., object],
     progress: Progress,
 ) -> tuple[LayerCheck, ...]:
-    """Compare every tensor of the project in `folder` with the reference of `asked.check`, in the order of execution.
+    """Compare every tensor of the project in `folder` with the reference of `asked.check`, in execution order.
 
     `compile` is the API's. Raises `UsageError` for a bundle, a sliding window, or a network without named tensors.
     """

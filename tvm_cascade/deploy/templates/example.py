@@ -224,7 +224,7 @@ def random_inputs(metadata, seed=0):
 
 
 def difference(results, wanted):
-    """Return the largest difference of any output, as a share of the largest finite value of this output.
+    """Return the largest difference in any output, as a share of this output's largest finite value.
 
     Equal infinities and NaNs do not differ; others, and a NaN or infinity against a number, differ infinitely.
     """

@@ -45,7 +45,7 @@ def graph_of(model: Any) -> FileGraph:
 
 
 def until_before(given: Any, model: Any, refused: Collection[int]) -> Remedy:
-    """Return the remedy that cuts the file's network `given` in front of these `model` nodes, which the importer made
+    """Return the remedy that cuts the file's network `given` before these `model` nodes, which the importer made
     from `given`.
     """
     graph = graph_of(given)

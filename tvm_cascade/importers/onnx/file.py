@@ -26,7 +26,7 @@ def read_model(path: Path, data: bytes | None = None) -> Any:
     MissingToolError
         Without the `onnx` package.
     LoadError
-        For what is no model, and for external data that is missing, too short or outside of the model's folder.
+        For what is no model, and for external data that is missing, too short or outside the model's folder.
     """
     try:
         import onnx

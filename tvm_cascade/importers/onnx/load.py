@@ -199,7 +199,7 @@ def _check_operators(path: Path, file: Origin, model: Any, known: Mapping[str, o
 
 
 def _check_static(path: Path, mod: Any, file: Origin, computed: Callable[[], LoadError | None]) -> None:
-    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed` may say why."""
+    """Raise `LoadError` for a tensor without a static shape: the inputs' shapes are known here. `computed` may say why."""
     for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
             try:

@@ -197,7 +197,7 @@ def _scan_of_batch(
 
 
 def _parts(steps: _Steps, inputs: Sequence[str], axes: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the number of parts a Scan's inputs have along their axes."""
+    """Count the parts a Scan's inputs have along their axes."""
     if any(name not in shapes for name in inputs):
         raise NotUnrolled("over an input whose shape is not static")
     extents = {shapes[name][axis] for name, axis in zip(inputs, axes, strict=True)}

@@ -35,7 +35,7 @@ class Origin(Protocol):
         ...
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the file's network in front of these `model` nodes."""
+        """Return the remedy that cuts the file's network before these `model` nodes."""
         ...
 
 
@@ -61,5 +61,5 @@ class OnnxFile:
         return list(dict.fromkeys(model.graph.node[k].op_type for k in nodes))
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the file's network in front of these `model` nodes."""
+        """Return the remedy that cuts the file's network before these `model` nodes."""
         return until_before(self.given, model, nodes)

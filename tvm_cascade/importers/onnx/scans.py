@@ -2,7 +2,7 @@
 (`passes.scan_operator`).
 
 A kept node is a Scan whose body reads no outside tensor: constants move into the body, other values become unchanging
-states. A Loop gets its step number as a sequence. A scale in front of a node moves into its body, as do the scales of
+states. A Loop gets its step number as a sequence. A scale before a node moves into its body, as do the scales of
 sequences and results, so stored integers pass between steps.
 
 Unrolled instead (`importers.onnx.loops`): nodes with one step, opsets before 9, and bodies that cannot be imported

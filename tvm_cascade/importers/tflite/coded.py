@@ -21,12 +21,12 @@ _MOST_BITS = 7  # of an index into a table
 
 
 class MalformedCode(ValueError):
-    """Coded data that contradict their header, their table or the tensor that they are of."""
+    """Coded data that contradict the header, the table or the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodedTensor:
-    """The tensor that coded data are of."""
+    """The tensor of coded data."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -35,7 +35,7 @@ class CodedTensor:
 
     @property
     def elements(self) -> int:
-        """Return the number of elements."""
+        """Count the elements."""
         return prod(self.shape)
 
     def channels(self) -> np.ndarray:

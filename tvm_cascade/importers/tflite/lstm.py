@@ -212,7 +212,7 @@ def _integer_lstm(net: Network, op: Operator, tensors: list[Any], options: Any) 
 
 def _projection(net: Network, tensors: list[Any], hidden: Any, clip: float) -> Projection | None:
     """Return an integer LSTM's projection, from units quantized like `hidden` to its state; None without one. The
-    reference adds `hidden`'s zero point to an output, takes it off in front of a projection, and adds it back.
+    reference adds `hidden`'s zero point to an output, takes it off before a projection, and adds it back.
     """
     matrix, shift = tensors[_FORWARD.projection : _FORWARD.projection + 2]
     if matrix.tensor_idx < 0:

@@ -105,7 +105,7 @@ class _Buffer(tflite.Buffer):
     __slots__ = ()
 
     def _behind(self) -> tuple[int, int] | None:
-        """Return offset in the file and number of bytes; None if they lie in the flatbuffer."""
+        """Return offset in the file and byte count; None if they lie in the flatbuffer."""
         slots = (self._tab.Offset(slot) for slot in _BEHIND)
         first, count = (self._tab.Get(number_types.Uint64Flags, at + self._tab.Pos) if at else 0 for at in slots)
         if first <= 1:  # 1: a placeholder
@@ -367,7 +367,7 @@ _KINDS = {code: name for name, code in vars(tflite.BuiltinOperator).items() if i
 
 
 def kind_of(model: Model, op: Any) -> str:
-    """Return the name of an operator in TFLite, such as CONV_2D, or of a custom operator in the file."""
+    """Return an operator's name in TFLite, such as CONV_2D, or a custom operator's name in the file."""
     k = op.OpcodeIndex()
     if k not in model._kinds:
         model._kinds[k] = _kind(model.OperatorCodes(k))

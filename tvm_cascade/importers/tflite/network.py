@@ -195,7 +195,7 @@ class Network(stock.OperatorConverter):
         return relax.const(table.astype("int32"), "int32")
 
     def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
-        """Return the value of a constant in the file, or of a tensor folded here; a sparse one in dense form."""
+        """Return the value of a constant in the file, or of a tensor folded here; sparse values in dense form."""
         tensor, found = tensor_wrapper, self.known.get(tensor_wrapper.tensor_idx)
         if found is None and tensor.tensor_idx >= 0 and (sparsity := tensor.tensor.Sparsity()) is not None:
             stored = super().get_tensor_value(tensor, is_sparse=True)

@@ -30,7 +30,7 @@ def _real_transform(net: Network, op: Operator) -> Value:
 
 @converts("COMPLEX_ABS")
 def _size(net: Network, op: Operator) -> Value:
-    """Compute the root of the sum of squares of both parts."""
+    """Compute the magnitude: the root of both parts' squared sum."""
     value = net.get_tensor_expr(net.get_input_tensors(op)[0])
     return relax.op.sqrt(net.bb.emit(relax.op.sum(net.bb.emit(relax.op.multiply(value, value)), axis=-1)))
 

@@ -20,7 +20,7 @@ class AxisSlice:
 
     @property
     def extent(self) -> int:
-        """Return the number of selected elements."""
+        """Count the selected elements."""
         return len(range(self.begin, self.end, self.stride))
 
     @property
@@ -50,7 +50,7 @@ def slices(
     Raises
     ------
     InvalidForm
-        Where that is nothing, or lies outside of the input.
+        Where that is nothing, or lies outside the input.
     UnsupportedForm
         For ends that count from begins beside masks, of which TFLite's kernels write garbage.
     """

@@ -66,7 +66,7 @@ def _kept_by_operators(model: Model) -> list[int]:
 
 
 def _steps(graph: Any, state: int, features: int) -> int:
-    """Return the number of steps seen by an SVDF's filters."""
+    """Count the steps seen by an SVDF's filters."""
     count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:]))
     return count // max(int(graph.Tensors(features).Shape(0)), 1) if 0 <= features < graph.TensorsLength() else 0
 

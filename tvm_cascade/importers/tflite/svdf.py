@@ -140,7 +140,7 @@ def _pixel(
 ) -> Value:
     """Convert an int8 product to a one-column convolution, with equal arithmetic and fast kernels: [1, 1, depth,
     units], or depthwise over steps [steps, 1, units, 1]; input columns are its batch. Only the scales' product counts,
-    so the input takes all of `multiplier`.
+    so the input takes the whole `multiplier`.
     """
     depth, units = weights.shape[2], out.shape[1]
     kind = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}

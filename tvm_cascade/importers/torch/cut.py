@@ -110,7 +110,7 @@ def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
-    """Return the remedy that cuts `program` in front of some nodes."""
+    """Return the remedy that cuts `program` before some nodes."""
     names = {node.name for node in refused}
     graph = graph_of(program)
     at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]

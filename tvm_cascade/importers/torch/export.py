@@ -44,7 +44,7 @@ class TorchProgram:
         )
 
     def remedy(self, model: Any, nodes: Collection[int]) -> Remedy:
-        """Return the remedy that cuts the program in front of these `model` nodes."""
+        """Return the remedy that cuts the program before these `model` nodes."""
         at = self._positions(model, nodes)
         return Remedy(until_in_front(self.graph, behind(self.graph, at), at).text, tuple(self.kinds(model, nodes)))
 

@@ -40,7 +40,7 @@ def name_of(sch: Schedule, block: Any) -> str:
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    """Return a loop's number of steps."""
+    """Return a loop's step count."""
     return int(sch.get(loop).extent)
 
 
@@ -57,7 +57,7 @@ def split_steps(sch: Schedule, depth: Any, most: int = STEPS) -> list[Any]:
 
 
 def partial_reductions(sch: Schedule, acc: Any, lanes: int) -> Any:
-    """Cut a reduction along contiguous values into one of vectors and one of a vector's lanes; return the first block.
+    """Cut a reduction along contiguous values in two, over vectors and over a vector's lanes; return the first block.
 
     Returns None if the values are no whole vectors, or are not read in order. To be called before the block moves.
     """
@@ -74,7 +74,7 @@ def partial_reductions(sch: Schedule, acc: Any, lanes: int) -> Any:
 
 
 def _reads_in_order(block: Any, count: int) -> bool:
-    """Test whether a block's last `count` axes are the last axes, in order, of the first tensor it reads and of all others
+    """Test whether a block's last `count` axes are the last axes, in order, of the tensors it reads, the first and all others
     that have these axes.
     """
     axes = [v.var for v in block.iter_vars[-count:]]

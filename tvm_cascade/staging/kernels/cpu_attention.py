@@ -88,7 +88,7 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 def _unguarded(sch: Schedule, names: Set[str]) -> Schedule:
     """Drop the conditions on blocks that compute rows of the last tile which do not exist, from rows of buffers of the
-    tile's size; conditions inside of a reduction would be asked in each step.
+    tile's size; conditions inside a reduction would be asked in each step.
     """
     func = sch.mod["main"]
 
@@ -167,7 +167,7 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
 
 
 def _sum_by_vectors(sch: Schedule, part: Any) -> None:
-    """Schedule a block of `partial_reductions`: the lanes inside of the reduction."""
+    """Schedule a block of `partial_reductions`: the lanes inside the reduction."""
     *_, lane, depth = sch.get_loops(part)
     sch.reorder(depth, lane)
     sch.vectorize(lane)
@@ -177,7 +177,7 @@ def _sum_by_vectors(sch: Schedule, part: Any) -> None:
 def columns(sch: Schedule, parallel: bool) -> Schedule | None:
     """Schedule several reductions along one axis before the last, such as a softmax of channels; None for other kernels.
 
-    Vectors hold columns: the loop over the axis is outside of the loops over the axes behind it.
+    Vectors hold columns: the loop over the axis is outside the loops over the axes behind it.
     """
     sums = reductions(sch)
     axis = _reduced_axis(sch, sums[0]) if len(sums) > 1 else None

@@ -220,13 +220,13 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
 
 
 def tile_rows(rows: int, lanes: int = LANES, most: int = ROWS) -> int:
-    """Return the rows of a product's accumulator tile, at most `ROWS` or `most`: those of the fewest instructions."""
+    """Return the rows in a product's accumulator tile with the fewest instructions, at most `ROWS` or `most`."""
     most = _WIDE_ROWS if lanes == WIDE_LANES else min(most, ROWS)
     return min(range(min(rows, most), 0, -1), key=lambda r: -(-rows // r) * _instructions(r, lanes))
 
 
 def _instructions(rows: int, lanes: int) -> int:
-    """Return the instructions of a step of a tile with 256-bit registers: products, broadcasts of rows, loads of columns."""
+    """Return the instructions per step of a tile in 256-bit registers: products, row broadcasts, column loads."""
     registers = lanes // 8
     return rows * registers + rows + registers
 
