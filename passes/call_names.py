@@ -40,8 +40,8 @@ def with_file_names(
 
     A call that computes a tensor of the file has the tensor's name. Calls made for such a tensor alone are parts,
     `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. A call that only changes the
-    shape is no part: `NAME, view`. Neither is a transpose of a program's input: `NAME (INPUT transposed)`. Other calls
-    keep their names.
+    shape is no part: `NAME, view`. Neither is a transpose of a program's input, `NAME (INPUT transposed)`, or of what
+    becomes an output, `NAME (transposed)`. Other calls keep their names.
 
     Parameters
     ----------
@@ -74,6 +74,10 @@ def with_file_names(
             names[at] = unique(f"{owner} ({tensors[calls[at].inputs[0]].name} transposed)")
         for at in moving:
             names[at] = names[at] or unique(f"{owner}, view")
+    by_output = {t: name for call, name in zip(calls, names, strict=True) for t in call.outputs}
+    for at, call in enumerate(calls):
+        if not names[at] and _turns(call, [t for t, name in by_output.items() if name]) and call.outputs[0] in outputs:
+            names[at] = unique(f"{by_output[call.inputs[0]]} (transposed)")
     names = [name or unique(call.name) for name, call in zip(names, calls, strict=True)]
     renamed = list(tensors)
     for call, name, of in zip(calls, names, files, strict=True):
@@ -82,9 +86,9 @@ def with_file_names(
     return tuple(renamed), tuple(replace(call, name=name) for call, name in zip(calls, names, strict=True))  # type: ignore[type-var]
 
 
-def _turns(call: Named, inputs: Collection[int]) -> bool:
-    """Return True if a call transposes an input of the program."""
-    return _NUMBER.sub("", call.name) in _TRANSPOSES and all(t in inputs for t in call.inputs)
+def _turns(call: Named, tensors: Collection[int]) -> bool:
+    """Return True if a call transposes a tensor among `tensors`."""
+    return _NUMBER.sub("", call.name) in _TRANSPOSES and len(call.inputs) == 1 and call.inputs[0] in tensors
 
 
 def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:

@@ -6,7 +6,7 @@ import re
 
 _LONGEST = 48  # characters of a name in a line of text
 _FIRST = 15  # of these, the ones in front of what is left out
-_NAME = re.compile(r"(.*?)(, part \d+ of \d+|, view(?:_\d+)?| \(.+ transposed\))?", re.DOTALL)
+_NAME = re.compile(r"(.*?)(, part \d+ of \d+|, view(?:_\d+)?| \((?:.+ )?transposed\))?", re.DOTALL)
 _BETWEEN = re.compile(r",(?! (?:part \d+ of \d+|view(?:_\d+)?)(?:,|$))")
 
 
@@ -29,8 +29,8 @@ def short_name(name: str) -> str:
 
 
 def operator_of(layer: str) -> str:
-    """Return the operator's name in a layer's name: NAME for `NAME, part 1 of 2`, `NAME, view` and
-    `NAME (INPUT transposed)`.
+    """Return the operator's name in a layer's name: NAME for `NAME, part 1 of 2`, `NAME, view`, `NAME (transposed)`
+    and `NAME (INPUT transposed)`.
     """
     found = _NAME.fullmatch(layer)
     assert found is not None

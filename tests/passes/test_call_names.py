@@ -59,12 +59,13 @@ def test_views_are_no_parts() -> None:
     assert named([Call("reshape", (0,), (1,))], {"v1": "y"}, (1,)) == ["y"]
 
 
-def test_a_transposed_input_is_a_layer_of_its_own() -> None:
-    calls = [Call("transpose", (0,), (1,)), Call("conv", (1,), (2,)), Call("relu", (2,), (3,))]
-    tensors = [Tensor(t, "x" if t == 0 else f"v{t}", (1, 3, 4, 2) if t else (1, 2, 3, 4), "int8") for t in range(4)]
-    _, after = with_file_names(tensors, calls, (0,), (3,), {"v3": "y"})
-    assert [call.name for call in after] == ["y (x transposed)", "y, part 1 of 2", "y"]
-    assert [operator_of(call.name) for call in after] == ["y", "y", "y"]
+def test_transposed_inputs_and_outputs_are_layers_of_their_own() -> None:
+    calls = [Call(kind, (t,), (t + 1,)) for t, kind in enumerate(("transpose", "conv", "relu", "transpose1"))]
+    shapes = [(1, 2, 3, 4), *[(1, 3, 4, 2)] * 3, (1, 2, 3, 4)]
+    tensors = [Tensor(t, f"v{t}" if t else "x", shape, "int8") for t, shape in enumerate(shapes)]
+    _, after = with_file_names(tensors, calls, (0,), (4,), {"v3": "y"})
+    assert [call.name for call in after] == ["y (x transposed)", "y, part 1 of 2", "y", "y (transposed)"]
+    assert {operator_of(call.name) for call in after} == {"y"}
 
 
 def test_no_call_is_called_as_an_input() -> None:
