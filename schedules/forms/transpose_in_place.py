@@ -23,7 +23,7 @@ from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, best_step
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.lanes import put, vector
+from tvm_cascade.schedules.rules.lanes import LANES, put, vector
 from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
 _UNROLL = 4  # most elements per loop iteration, or most planes of which the last moves within the image
@@ -214,16 +214,25 @@ class InPlacePasses:
         unread elements, or begins behind unread pixels.
         """
         k, width, count, passing = self.k, self.planes.width, self.planes.count, self.planes.through_scratch
-        step = best_step(width, _UNROLL)
+        wide = self.vectors and ITEM_BYTES[self.planes.dtype] == 4 and width % LANES == 0  # its lanes are registers
+        lanes = LANES if wide else 1
+        step = lanes * best_step(width // lanes, 2 if wide else _UNROLL)
         rows = [(self.spare, i32(c * width)) for c in range(passing)] + [(self.image, first + passing * width)]
+
+        def elements(at: Value, stride: int) -> list[Value]:
+            places = [i32(at + u * stride) for u in range(0, step, lanes)]
+            return [tirx.Ramp(place, i32(stride), LANES) for place in places] if wide else places
+
         with k.loop(width // step, "w") as block:
             start = (block if to_pixels else width // step - 1 - block) * step
-            places = [(self.image, first + (start + u) * count + c) for u in range(step) for c in range(count)]
-            others = [(buffer, begin + start + u) for u in range(step) for buffer, begin in rows]
-            sources, targets = (others, places) if to_pixels else (places, others)
-            values = [k.let(buffer[at], "value", self.planes.dtype) for buffer, at in sources]
-            for (buffer, at), value in zip(targets, values, strict=True):
-                k.store(buffer, at, value)
+            pixels = [(self.image, elements(first + start * count + c, count)) for c in range(count)]
+            runs = [(buffer, elements(begin + start, 1)) for buffer, begin in rows]
+            sources, targets = (runs, pixels) if to_pixels else (pixels, runs)
+            dtype = f"{self.planes.dtype}x{LANES}" if wide else self.planes.dtype
+            values = [[k.let(tirx.BufferLoad(buffer, [at]), "value", dtype) for at in ats] for buffer, ats in sources]
+            for (buffer, ats), held in zip(targets, values, strict=True):
+                for at, value in zip(ats, held, strict=True):
+                    k.store(buffer, at, value)
 
     def kernel(self) -> RowKernel:
         table, dtype = str(self.moves.dtype), self.planes.dtype
