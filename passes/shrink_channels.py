@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.operators.table import PRODUCTS
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.integer.expressions import dtype_of, is_constant
 from tvm_cascade.passes.islands.reader import is_boundary, read_operators
@@ -34,7 +35,6 @@ from tvm_cascade.substitution.dag import Node, Ref
 from tvm_cascade.substitution.dead_channels import has_dead_channels, without_dead_channels
 from tvm_cascade.substitution.integer_arithmetic import REAL, TFLITE, TFLM
 
-_WEIGHTED = ("conv2d", "matmul")
 _VIEWS = ("reshape", "permute_dims")
 
 
@@ -160,7 +160,7 @@ def _may_shrink(func: relax.Function) -> bool:
         return False
     operators = read_operators((b.var, b.value) for b in bindings_of(func))
     products = (operators.of(b.var) for b in bindings_of(func))
-    return any(_has_dead_weights(p) for p in products if isinstance(p, Operator) and p.kind in _WEIGHTED)
+    return any(_has_dead_weights(p) for p in products if isinstance(p, Operator) and p.kind in PRODUCTS)
 
 
 def _has_dead_weights(product: Operator) -> bool:

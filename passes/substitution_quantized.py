@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.operators.table import PRODUCTS
 from tvm_cascade.passes.integer.convolution import kernel_of
 from tvm_cascade.passes.integer.dense import operands_of
 from tvm_cascade.passes.read.relax_names import oihw_axes
@@ -48,7 +49,7 @@ class QuantizedReader:
         }
         if operator.kind == "add":
             return self._sum(operator, end)
-        return self._product(operator, end) if operator.kind in ("conv2d", "matmul") else None
+        return self._product(operator, end) if operator.kind in PRODUCTS else None
 
     def _product(self, operator: Operator, end: Mapping[str, Any]) -> Ref | None:
         is_matrix = operator.kind == "matmul"

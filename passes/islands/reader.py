@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvm_cascade.operators.table import PRODUCTS
 from tvm_cascade.passes.integer.expressions import dtype_of, is_constant, name_of, shape_of
 from tvm_cascade.passes.islands.stored import BOUNDARIES, Stored
 from tvm_cascade.program.composites import composite
@@ -24,7 +25,7 @@ EXPLICIT_AXIS = -1  # axis by which the importer marks that an operator of the f
 VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")
 TRANSPOSE = "permute_dims"
 # operators that a relu or clip behind them is fused into; behind others the activation is the operator of the island
-_ACTIVATED = ("add", "subtract", "multiply", "conv2d", "matmul", "concat")
+_ACTIVATED = PRODUCTS | {"add", "subtract", "multiply", "concat"}
 
 
 def is_boundary(expr: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.operators.record import TensorType
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import is_single, windows_of
@@ -70,7 +71,7 @@ def multi_row_variant(site: Site, rows: int) -> Variant | str:
         return windows
     core = site.core
     assert core is not None
-    if len(windows) != 1 or site.op.kind != "conv2d" or site.spec.attributes.groups not in (None, 1):
+    if len(windows) != 1 or site.op.kind not in CONVOLUTIONS or site.spec.attributes.groups not in (None, 1):
         return "it is no convolution of one group"
     if site.tensors[-1].rows % rows:
         return f"{rows} rows do not divide the output"

@@ -24,7 +24,6 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32, tirx
 
 Windows = Sequence[tuple[Window, Window]]  # by input: its windows along rows and along columns
 Runs = tuple[tuple[int, int], ...]  # by run of columns or stripes: the first, ascending from 0, and the kernel variant
-SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels can read through a row table
 
 
 @dataclass(frozen=True, order=True)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from tvm_cascade.cascading.row_tables import ring_slots, table_bytes
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.operators.table import SLIDING
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import Place, is_whole, tiles_are_contiguous
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Columns, Runs
+from tvm_cascade.schedules.forms.narrow_rows import Columns, Runs
 from tvm_cascade.schedules.forms.row_table import RowTable, row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading.geometry import outermost
 from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.operators.table import SLIDING
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import SLIDING
 from tvm_cascade.schedules.kernels.addressed_row import addressed_row_kernel
 from tvm_cascade.schedules.kernels.channel_groups import groups_of
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.operators.table import SLIDING
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import Place, first_inside, row_slot, slot_of
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
+from tvm_cascade.schedules.forms.narrow_rows import Runs
 from tvm_cascade.schedules.forms.row_table import ring_row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel

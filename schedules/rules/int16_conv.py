@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
@@ -37,7 +38,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     `_MOST`.
     """
     given, data = spec.attributes, spec.inputs[0]
-    if spec.kind != "conv2d" or len(spec.constants) != 4 or {data.dtype, spec.output.dtype} != {"int16"}:
+    if spec.kind not in CONVOLUTIONS or len(spec.constants) != 4 or {data.dtype, spec.output.dtype} != {"int16"}:
         return None
     weights, bias, m, s = spec.constants
     zeros = given.input_zero_point, given.output_zero_point, given.weight_zero_point

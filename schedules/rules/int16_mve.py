@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Columns, valid_row
 from tvm_cascade.schedules.rules.int16_conv import convolutions
@@ -103,7 +104,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """
     if not target.vectors:
         return []
-    if spec.kind == "conv2d":
+    if spec.kind in CONVOLUTIONS:
         return convolutions(spec)
     pool = read_pool(spec, ("int16",))
     if pool is None or pool.window.channels < LANES or pool.input_zero_point:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tvm_cascade.operators.record import TensorType
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
@@ -103,7 +104,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     """
     if spec.kind in ("concat_conv2d", "concat_depthwise_conv2d"):
         return _read_parts(spec, spec.kind.removeprefix("concat_"))
-    if spec.kind not in ("conv2d", "depthwise_conv2d") or len(spec.constants) != 4:
+    if spec.kind not in CONVOLUTIONS | {"depthwise_conv2d"} or len(spec.constants) != 4:
         return None
     weights, bias, _, _ = spec.constants
     data = spec.inputs[0]
@@ -143,7 +144,7 @@ def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
         return None
     parts = tuple(Part(s[3], None if t < 0 else tables[t]) for s, t in zip(shapes, which, strict=True))
     channels = sum(p.channels for p in parts)
-    plain = kind == "conv2d" and constants[0].ndim == 4 and constants[0].shape[2] == channels
+    plain = kind in CONVOLUTIONS and constants[0].ndim == 4 and constants[0].shape[2] == channels
     if not (plain or kind == "depthwise_conv2d") or spec.attributes.part_axis != 3:
         return None
     whole = TensorType((*shapes[0][:3], channels), dtype)

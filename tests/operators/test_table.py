@@ -10,7 +10,7 @@ import pytest
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.operators.record import Family, TensorType
-from tvm_cascade.operators.table import ACTIVATIONS, ELEMENTWISE, OPERATORS, REDUCTIONS, evaluate, infer
+from tvm_cascade.operators.table import ACTIVATIONS, CHANNELWISE, ELEMENTWISE, OPERATORS, REDUCTIONS, evaluate, infer
 
 IMAGE = (1, 7, 6, 4)  # NHWC
 SLIDING: dict[str, Any] = {"layout": "NHWC", "strides": (2, 1), "padding": (1, 0, 1, 1)}
@@ -93,6 +93,18 @@ def test_an_output_depends_on_its_window_alone(kind: str, axis: int) -> None:
         for y in touched
     }
     assert touched == taps
+
+
+@pytest.mark.parametrize("kind", sorted({o.kind for o in OPERATORS.values() if o.windows and o.evaluate}))
+def test_channels_of_an_output_depend_on_the_same_channel_of_channelwise_operators_alone(kind: str) -> None:
+    shapes, attrs = CASES[kind]
+    read = operands(kind, shapes)
+    before, axis = evaluate(kind, attrs, read)[0], attrs["layout"].index("C")
+    changed = read[0].copy()
+    np.moveaxis(changed, axis, 0)[0] = 127 if read[0].dtype == np.int8 else 100.0
+    after = evaluate(kind, attrs, [changed, *read[1:]])[0]
+    touched = (np.moveaxis(after != before, axis, 0)).reshape(before.shape[axis], -1).any(axis=1)
+    assert touched[0] and (kind in CHANNELWISE) == (not touched[1:].any())
 
 
 def test_products_and_convolutions_count_their_multiplications() -> None:

@@ -28,13 +28,12 @@ from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.cost.precision import find_precision
 from tvm_cascade.cost.tiles import best_microseconds, extents_of
-from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
+from tvm_cascade.operators.table import PRODUCTS, REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
 # Least values of a product's reduction for each thread: libraries split it among threads, so that a matrix-vector product
 # streams its matrix with the whole device. Convolutions have enough output pixels to do without.
 _SPLIT = 16
 _LEAST_MS = 1e-5  # of a measured kernel without its launch
-_PRODUCTS = ("conv2d", "dense", "matmul")
 
 
 class AnalyticCost:
@@ -153,7 +152,7 @@ class AnalyticCost:
         return {kind: median(values) for kind, values in ratios.items()}
 
     def _macs_per_s(self, op: OpFeatures) -> float:
-        tensor_cores = self._product_macs_per_s and op.kind in _PRODUCTS and op.reduction >= LEAST_ON_TENSOR_CORES
+        tensor_cores = self._product_macs_per_s and op.kind in PRODUCTS and op.reduction >= LEAST_ON_TENSOR_CORES
         return self._product_macs_per_s if tensor_cores else self.device.macs_per_s
 
     def _memory_ms(self, moved: int, footprint: int) -> float:

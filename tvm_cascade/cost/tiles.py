@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cost.interface import OpFeatures
+from tvm_cascade.operators.table import CONVOLUTIONS
 
 FRAGMENT = 16  # rows, columns and depth of a product on tensor cores
 
@@ -115,13 +116,13 @@ def tile_sets(multiplied: str) -> tuple[Tiles, ...]:
 
 def extents_of(op: OpFeatures, multiplied: str) -> Extents | None:
     """Derive the matrix product from an operator's features; None if there is none, or only one per group."""
-    if op.kind not in ("conv2d", "dense") or not op.weight_bytes or not op.macs:
+    if op.kind not in CONVOLUTIONS | {"dense"} or not op.weight_bytes or not op.macs:
         return None
     # the weights' and, fused, a bias's
     columns = max(1, op.weight_bytes // (_ARITHMETIC[multiplied].item * op.reduction))
     while op.output_elements % columns:
         columns -= 1
-    return Extents(op.output_elements // columns, columns, op.reduction, _taps(op) if op.kind == "conv2d" else 1)
+    return Extents(op.output_elements // columns, columns, op.reduction, _taps(op) if op.kind in CONVOLUTIONS else 1)
 
 
 def _taps(op: OpFeatures) -> int:

@@ -79,7 +79,7 @@ OPERATORS = (
     ),
     Operator(
         "depthwise_conv2d", Family.CONVOLUTION, None, None, macs, steps_of_products(macs), windows,
-        reduces=True, takes_parts=True,
+        reduces=True, takes_parts=True, channelwise=True,
     ),
     Operator("conv2d_transpose", Family.CONVOLUTION, efficiency=0.4, reduces=True),
 )  # fmt: skip

@@ -3,6 +3,7 @@ window may begin in the padding); of averages also `count_pad` (padding counts a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -59,7 +60,10 @@ def _average(attrs: Attributes, x: Array) -> Array:
     return _from_nchw(attrs, (taps.sum(-1) / count).astype(x.dtype))
 
 
-OPERATORS = (
-    Operator("max_pool2d", Family.POOL, _infer, _largest, steps=_steps, windows=_windows, takes_parts=True),
-    Operator("avg_pool2d", Family.POOL, _infer, _average, steps=_steps, windows=_windows, takes_parts=True),
-)
+def _pool(kind: str, evaluate: Callable[..., Array]) -> Operator:
+    return Operator(
+        kind, Family.POOL, _infer, evaluate, steps=_steps, windows=_windows, channelwise=True, takes_parts=True
+    )
+
+
+OPERATORS = (_pool("max_pool2d", _largest), _pool("avg_pool2d", _average))

@@ -92,4 +92,7 @@ class Operator:
     splits_reduction: bool = False  # libraries split its reduction among threads
     mergeable: bool = False  # several on one input can be merged into one with stacked weights
     view: bool = False  # moves no data
+    channelwise: bool = (
+        False  # an output value depends on operand 0's same channel alone, or channels of the same group
+    )
     takes_parts: bool = False  # its kernel can read the parts of a concat instead of its result

@@ -9,6 +9,7 @@ from typing import Any
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph, Op
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.parallel.authors_file import read_authors_file
 from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.merging import merged_window
@@ -89,7 +90,7 @@ class _Writer:
         groups = [[op for i in group if not (op := self.graph.ops[i]).view] for group in stage.groups]
         if stage.strategy == MERGE:
             ops = [op for group in groups for op in group]
-            merged = [op for op in ops if op.kind == "conv2d"]
+            merged = [op for op in ops if op.kind in CONVOLUTIONS]
             groups = [[merged[0], *(op for op in ops if op not in merged)]]
             self._merge(merged)
         return [[op.name for op in group] for group in groups if group]

@@ -17,7 +17,7 @@ from math import prod
 
 from tvm_cascade.cost.interface import OpFeatures
 from tvm_cascade.graph import Graph, Op, Window
-from tvm_cascade.operators.table import MERGEABLE
+from tvm_cascade.operators.table import CONVOLUTIONS, MERGEABLE
 from tvm_cascade.parallel.units import UnitGraph
 
 
@@ -51,7 +51,7 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
         return None
     tensor, out = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
     base = (op.kind, op.inputs[0], op.attrs.get("act"), out.dtype, out.row_axis, out.col_axis)
-    if op.kind != "conv2d":
+    if op.kind not in CONVOLUTIONS:
         return (*base, out.shape[:-1])
     if not op.windows or not op.columns or op.windows[0] is None or op.columns[0] is None:
         return None
@@ -91,7 +91,7 @@ def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[tuple[str, str], ...]:
 
 def _placeable(graph: UnitGraph, members: Sequence[int]) -> bool:
     ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
-    if ops[0].kind != "conv2d":
+    if ops[0].kind not in CONVOLUTIONS:
         return True
     return merged_window(_axis(ops, "windows")) is not None and merged_window(_axis(ops, "columns")) is not None
 
@@ -106,7 +106,7 @@ def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
     single = [graph.features[m][0] for m in members]
     grown = [1.0] * len(ops)
     extent = (1, 1)
-    if ops[0].kind == "conv2d":
+    if ops[0].kind in CONVOLUTIONS:
         rows, columns = merged_window(_axis(ops, "windows")), merged_window(_axis(ops, "columns"))
         assert rows is not None and columns is not None
         extent = rows.extent, columns.extent

@@ -20,10 +20,10 @@ from functools import cached_property
 
 from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
-from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.operators.table import CONVOLUTIONS, ELEMENTWISE
 from tvm_cascade.parallel.attention import attention_chains
 
-_LED_TO = ("conv2d", "concat")
+_LED_TO = CONVOLUTIONS | {"concat"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _separable(graph: Graph, head: Op, op: Op) -> bool:
     """
     while head.kind in ELEMENTWISE and len(graph.predecessors[head.index]) == 1:
         head = graph.ops[graph.predecessors[head.index][0]]
-    pointwise = op.kind == "conv2d" and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
+    pointwise = op.kind in CONVOLUTIONS and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
     return pointwise and head.kind == "depthwise_conv2d"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Schedule
 
 
@@ -75,7 +76,7 @@ def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
                 f"stage {number} merges {op.name} with {first.name}, which differ in kind or input", [op.name]
             )
         for mine, other in zip((*op.windows, *op.columns), (*first.windows, *first.columns), strict=True):
-            if op.kind != "conv2d":
+            if op.kind not in CONVOLUTIONS:
                 continue
             if mine is None or other is None or (mine.stride, mine.dilation) != (other.stride, other.dilation):
                 raise ValidationError(
@@ -86,7 +87,7 @@ def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
                     f"stage {number} merges {op.name} with {first.name}, whose taps interleave", [op.name]
                 )
         ours, theirs = graph.tensors[op.outputs[0]], graph.tensors[first.outputs[0]]
-        if op.kind == "conv2d" and (ours.rows, ours.columns) != (theirs.rows, theirs.columns):
+        if op.kind in CONVOLUTIONS and (ours.rows, ours.columns) != (theirs.rows, theirs.columns):
             raise ValidationError(
                 f"stage {number} merges {op.name} with {first.name}, whose outputs differ in size", [op.name]
             )

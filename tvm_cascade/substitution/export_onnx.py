@@ -14,6 +14,7 @@ import numpy as np
 from tvm_cascade import extras
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.operators.elementwise import program_terms
+from tvm_cascade.operators.table import CONVOLUTIONS, PRODUCTS
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.file_nodes import FileNodes, Region, outer_reads
@@ -175,7 +176,7 @@ def _writable(node: Node) -> bool:
         return False
     kinds = {str(term[0]) for term in program_terms(node["program"])} if node.kind == "fused" else {node.kind}
     act = str(node.get("act", ""))
-    return all(k in ("conv2d", "matmul") or k in _PLAIN or k in _WRITERS for k in (*kinds, *([act] if act else [])))
+    return all(k in PRODUCTS or k in _PLAIN or k in _WRITERS for k in (*kinds, *([act] if act else [])))
 
 
 class _Exporter:
@@ -390,11 +391,11 @@ class _Exporter:
             results = self.opaque.write(self, node, args)
         elif node.kind == "fused":
             results = [self._program(node["program"], args, {})]
-        elif node.kind == "conv2d":
+        elif node.kind in CONVOLUTIONS:
             attrs = {"kernel_shape": node.inputs[1].shape[2:], "strides": node["strides"], "pads": node["padding"]}
             results = self.emit("Conv", args, dilations=node["dilation"], group=node["groups"], **attrs)
             results = self._activated(results, str(node["act"]))
-        elif node.kind == "matmul":
+        elif node.kind in PRODUCTS:
             flat = args[2:] and all(len(r.shape) == 2 for r in node.inputs[:2]) and len(node.inputs[2].shape) < 3
             results = self.emit("Gemm", args) if flat else self.emit("MatMul", args[:2])
             results = self.emit("Add", [results[0], args[2]]) if args[2:] and not flat else results

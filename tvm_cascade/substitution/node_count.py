@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tvm_cascade.operators.elementwise import program_steps
-from tvm_cascade.operators.table import ACTIVATIONS
+from tvm_cascade.operators.table import ACTIVATIONS, CONVOLUTIONS
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 
 _FOLDED = frozenset({"add", "mul", "batch_norm"})  # into the weights of the convolution before, where constant
@@ -36,4 +36,4 @@ def _is_fused(dag: Dag, readers: Mapping[Ref, list[Node]], node: Node, fused: se
     if len(read) != 1 or len(readers[read[0]]) != 1 or read[0] in dag.outputs:
         return False
     before = read[0].node
-    return before in fused or (before.kind == "conv2d" and not before["act"])
+    return before in fused or (before.kind in CONVOLUTIONS and not before["act"])

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tvm_cascade import extras
+from tvm_cascade.operators.record import Family
+from tvm_cascade.operators.table import family
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node
 
+_OF_FAMILIES = {Family.CONVOLUTION: "#cfe2f3", Family.PRODUCT: "#cfe2f3"}
 _COLOURS = {
-    "conv2d": "#cfe2f3",
-    "qconv2d": "#cfe2f3",
-    "matmul": "#cfe2f3",
-    "qmatmul": "#cfe2f3",
     "concat": "#fff2cc",
     "split": "#fff2cc",
     "fused": "#d9ead3",
@@ -22,14 +21,18 @@ _ARROW = {"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
 MAX_DRAWN = 400  # operators of a graph; more would be illegible
 
 
+def _colour(node: Node) -> str:
+    return _OF_FAMILIES.get(family(node.kind)) or _COLOURS.get(node.kind, "#f3f3f3")
+
+
 def describe(node: Node) -> str:
     """Return an operator's box text, such as 'conv 3x3 s2 x256 relu'."""
-    if node.kind in ("conv2d", "qconv2d"):
+    if family(node.kind) is Family.CONVOLUTION:
         out, _, kh, kw = node.inputs[1].shape
         stride = node["strides"][0]
         parts = [f"conv {kh}x{kw}", f"s{stride}" if stride != 1 else "", f"x{out}", str(node["act"])]
         return " ".join(p for p in parts if p)
-    if node.kind in ("matmul", "qmatmul"):
+    if family(node.kind) is Family.PRODUCT:
         return f"matmul x{node.shape[-1]} {node['act']}".rstrip()
     return node.kind
 
@@ -72,5 +75,5 @@ def _boxes(axes, dag: Dag, position: Mapping[Node, tuple[int, int]]) -> None:
         for ref in dict.fromkeys(r.node for r in node.inputs if r.node in position):
             a, b = position[ref]
             axes.annotate("", (x, y - 0.3), (a, b + 0.3), arrowprops=_ARROW)
-        box = {"boxstyle": "round,pad=0.25", "fc": _COLOURS.get(node.kind, "#f3f3f3"), "ec": "#888888", "lw": 0.5}
+        box = {"boxstyle": "round,pad=0.25", "fc": _colour(node), "ec": "#888888", "lw": 0.5}
         axes.text(x, y, describe(node), ha="center", va="center", fontsize=6, bbox=box)

@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any
 
 from tvm_cascade.operators.elementwise import program_steps
-from tvm_cascade.operators.table import ACTIVATIONS, FUSIBLE
+from tvm_cascade.operators.table import ACTIVATIONS, FUSIBLE, PRODUCTS
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 from tvm_cascade.substitution.operands import independent, merge_alike, merged_rows, other_operand, parts_for, plus
 from tvm_cascade.substitution.pattern import Rule, Target, exact, op, reaches
 from tvm_cascade.substitution.rules_conv import fold_bias, fold_scale, fuse
 
 MAX_PROGRAM = 24  # element-wise steps in one kernel
-_LINEAR = frozenset({"conv2d", "matmul"})
 
 
 def is_full(ref: Ref, value: float) -> bool:
@@ -142,7 +141,7 @@ def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
 def _fuse_elementwise(dag: Dag, readers: Mapping[Ref, list[Node]], p: Node) -> Target:
     """Fuse an elementwise producer into each reader, if all are elementwise in its shape."""
     reading = readers.get(p.result, [])
-    if p.kind in ACTIVATIONS and p.inputs[0].node.kind in _LINEAR and not p.inputs[0].node["act"]:
+    if p.kind in ACTIVATIONS and p.inputs[0].node.kind in PRODUCTS and not p.inputs[0].node["act"]:
         return None  # `fuse_activation` fuses it into its producer
     if not reading or p.result in dag.outputs or any(r.kind not in FUSIBLE or r.shape != p.shape for r in reading):
         return None
@@ -180,7 +179,7 @@ def _batch_unary(dag: Dag, readers: Mapping[Ref, list[Node]], s: Node) -> Target
 
 
 _SUMS = "add sub"
-_KERNEL = op("c", _LINEAR)
+_KERNEL = op("c", PRODUCTS)
 _MATMUL_A, _MATMUL_B, _MATMUL = op("a", "matmul"), op("b", "matmul"), op("c", "matmul")
 
 ALGEBRA_RULES = (

@@ -8,6 +8,7 @@ folding also apply to products and quantized operators (rules_algebra.py, rules_
 from __future__ import annotations
 
 from tvm_cascade.operators.shapes import channel_axis, image
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.operands import (
     bias_of,
@@ -210,7 +211,7 @@ def _compose(pool: Pool, outer: Node, inner: Node) -> Target:
     return pool.like(inner, inner.inputs[0], weights, *bias, groups=1, act=outer["act"])
 
 
-_CONV, _A, _B = op("c", "conv2d"), op("a", "conv2d"), op("b", "conv2d")
+_CONV, _A, _B = op("c", CONVOLUTIONS), op("a", CONVOLUTIONS), op("b", CONVOLUTIONS)
 
 CONV_RULES = (
     exact("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
@@ -224,7 +225,7 @@ CONV_RULES = (
     exact("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",
           (op("total", "add", _A, _B),), _add_of_convs),
     exact("conv_of_concat", "conv(concat(x, y), w)", "add(conv(x, w[:, :c]), conv(y, w[:, c:]))",
-          (op("c", "conv2d", op("joined", "concat")),), _conv_of_concat, grows=True),
+          (op("c", CONVOLUTIONS, op("joined", "concat")),), _conv_of_concat, grows=True),
     Rule("fold_batch_norm", "batch_norm(conv(x, w, b))", "conv(x, w * s, b * s + t)",
          (op("bn", "batch_norm", _CONV),), _fold_norm, folds_weights=True, eager=True),
     Rule("batch_norm_to_affine", "batch_norm(x)", "x * s + t", (op("bn", "batch_norm"),), _norm_to_affine,
@@ -233,8 +234,8 @@ CONV_RULES = (
           (op("total", "add", _CONV, None),), fold_bias, folds_weights=True, eager=True),
     Rule("fold_scale", "mul(conv(x, w, b), s)", "conv(x, w * s, b * s)", (op("product", "mul", _CONV, None),),
          fold_scale, folds_weights=True, eager=True),
-    Rule("fold_scale_before", "conv(x * s, w)", "conv(x, w * s)", (op("c", "conv2d", op("product", "mul")),),
+    Rule("fold_scale_before", "conv(x * s, w)", "conv(x, w * s)", (op("c", CONVOLUTIONS, op("product", "mul")),),
          _fold_scale_before, folds_weights=True),
     Rule("compose_convs", "conv_1x1(conv(x, w1), w2), w1 dense, grouped or depthwise", "conv(x, w2 . w1)",
-         (op("outer", "conv2d", op("inner", "conv2d")),), _compose, folds_weights=True),
+         (op("outer", CONVOLUTIONS, op("inner", CONVOLUTIONS)),), _compose, folds_weights=True),
 )  # fmt: skip

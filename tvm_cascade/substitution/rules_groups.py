@@ -6,6 +6,8 @@ indexed by o. So operators merge and split by concatenating and splitting operan
 
 from __future__ import annotations
 
+from tvm_cascade.operators.record import Family
+from tvm_cascade.operators.table import CONVOLUTIONS, kinds_where
 from tvm_cascade.substitution.dag import Node, Pool
 from tvm_cascade.substitution.operands import output_axis, output_operands
 from tvm_cascade.substitution.pattern import Target, exact, op
@@ -79,7 +81,7 @@ def _merge_groups(pool: Pool, c: Node) -> Target:
 def _group_convs(pool: Pool, joined: Node) -> Target:
     convs = [r.node for r in joined.inputs]
     first = convs[0]
-    if len(convs) < 2 or any(n.kind != "conv2d" for n in convs):
+    if len(convs) < 2 or any(n.kind not in CONVOLUTIONS for n in convs):
         return None
     parts, axis = first.inputs[0].node, output_axis(first)
     if parts.kind != "split" or parts["axis"] != axis or joined["axis"] != axis:
@@ -95,7 +97,7 @@ def _group_convs(pool: Pool, joined: Node) -> Target:
     return pool.like(first, parts.inputs[0], *stacked, groups=first["groups"] * len(convs))
 
 
-_CONVS = "conv2d qconv2d"
+_CONVS = kinds_where(lambda o: o.family is Family.CONVOLUTION and o.infer is not None)
 
 GROUP_RULES = (
     exact("depthwise_of_concat", "depthwise(concat(x, y), w)", "concat(depthwise(x, w[:c]), depthwise(y, w[c:]))",
@@ -105,8 +107,8 @@ GROUP_RULES = (
     exact("fuse_grouped_convs", "conv(x, w1), conv(x, w2) of g groups each, depthwise ones too",
           "split of conv of g groups (x, concat(w1, w2) group by group)", (op("a", _CONVS), op("b", _CONVS)), _fuse_grouped,
           grows=True),
-    exact("merge_groups", "conv of 2g groups", "conv of g groups, weights block-diagonal", (op("c", "conv2d"),), _merge_groups,
-          folds_weights=True),
+    exact("merge_groups", "conv of 2g groups", "conv of g groups, weights block-diagonal", (op("c", CONVOLUTIONS),),
+          _merge_groups, folds_weights=True),
     exact("group_convs", "concat(conv(x0, w0), conv(x1, w1)), x0, x1 = split(x)", "conv of 2 groups (x, concat(w0, w1))",
           (op("joined", "concat"),), _group_convs),
 )  # fmt: skip

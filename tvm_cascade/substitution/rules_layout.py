@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvm_cascade.operators.table import ACTIVATIONS, BINARY, MOVABLE, UNARY, WRITERS
+from tvm_cascade.operators.table import ACTIVATIONS, BINARY, MOVABLE, PRODUCTS, UNARY, WRITERS
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 from tvm_cascade.substitution.operands import alike
 from tvm_cascade.substitution.pattern import Target, exact, op
@@ -129,7 +129,7 @@ def _concat_of_unary(pool: Pool, joined: Node, f: Node) -> Target:
     if not alike(joined.inputs):
         return None
     sources = [r.node.inputs[0] for r in joined.inputs]
-    if f.kind in ACTIVATIONS and any(r.node.kind in ("conv2d", "matmul") and not r.node["act"] for r in sources):
+    if f.kind in ACTIVATIONS and any(r.node.kind in PRODUCTS and not r.node["act"] for r in sources):
         return None  # it can be fused into its producer at no cost
     return pool.like(f, _concat(pool, sources, joined["axis"]))
 

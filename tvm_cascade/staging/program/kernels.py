@@ -438,7 +438,7 @@ class _Builder:
         t, packs = self.inputs[0], self.cpu and self.net.multiplied == WIDE
         narrow = self.net.multiplied != WIDE and is_product(self.net, self.spec.ops[0])
         summed: Any = {"out_dtype": WIDE} if narrow else {}
-        if merge.kind == "conv2d":
+        if merge.is_convolution:
             geometry = (merge.strides, merge.padding, merge.dilation)
             if packs:
                 value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)

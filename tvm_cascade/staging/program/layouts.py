@@ -16,12 +16,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor
-from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.operators.table import CHANNELWISE, CONVOLUTIONS, ELEMENTWISE, SLIDING
 from tvm_cascade.staging.kernels.cpu_compute import LANES, takes_pixels
 from tvm_cascade.staging.program.graph import StageGraph
 
-_ANY_LAYOUT = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "mean")
-_SAME_CHANNELS = ("depthwise_conv2d", "max_pool2d", "avg_pool2d")
+_ANY_LAYOUT = SLIDING | {"adaptive_avg_pool2d", "mean"}
 _ONE_LAYOUT = ("concat", "split")  # their parts lie inside of the whole
 _FINITE = frozenset(
     (
@@ -70,9 +69,9 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
             joined += ((first, t) for t in others)
         elif op.kind not in _ANY_LAYOUT or not _channels_first(net, op):
             barred.update(touched)
-        elif filled and op.kind in _SAME_CHANNELS:
+        elif filled and op.kind in CHANNELWISE:
             joined += ((first, t) for t in others)
-        elif filled and op.kind != "conv2d":
+        elif filled and op.kind not in CONVOLUTIONS:
             barred.update(touched)
     rows, columns = np.array(joined, int).reshape(-1, 2).T
     edges = coo_array((np.ones(len(joined), np.int8), (rows, columns)), shape=(len(graph.tensors),) * 2)
@@ -114,7 +113,7 @@ def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
     """Test whether an operator is a convolution of one tap, best done by pixel vectors; `packed`: the input is packed."""
     window = (*op.windows, *op.columns)
     taps = all(w is not None and (w.extent, w.stride, w.padding) == (1, 1, 0) for w in window)
-    if op.kind != "conv2d" or not taps or not _channels_first(net, op):
+    if op.kind not in CONVOLUTIONS or not taps or not _channels_first(net, op):
         return False
     (source, *_), (out, *_) = op.inputs, op.outputs
     return takes_pixels(net.graph.tensors[source].shape, net.graph.tensors[out].shape[1], packed)
@@ -122,7 +121,7 @@ def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
 
 def _packed_by_wish(net: StageGraph, op: Op) -> tuple[int, ...]:
     """Return the tensors an operator prefers packed: kernels with windows read vectors of channels."""
-    if op.kind == "conv2d":
+    if op.kind in CONVOLUTIONS:
         return () if _takes_pixels(net, op, packed=False) else op.inputs
     return (*op.inputs, *op.outputs) if op.kind in ("max_pool2d", "avg_pool2d") else ()
 
@@ -137,7 +136,7 @@ def _channels_first(net: StageGraph, op: Op) -> bool:
     attrs, tensors = net.calls[op.index].attrs, net.graph.tensors
     if op.kind == "mean":
         return bool(attrs.keepdims) and attrs.axis is not None and [int(a) % 4 for a in attrs.axis] == [2, 3]
-    if op.kind == "conv2d" and (op.attrs.get("groups") != 1 or len(op.inputs) != 1):
+    if op.kind in CONVOLUTIONS and (op.attrs.get("groups") != 1 or len(op.inputs) != 1):
         return False
     if op.kind == "depthwise_conv2d" and (
         len(op.inputs) != 1 or tensors[op.inputs[0]].shape[1] != tensors[op.outputs[0]].shape[1]

@@ -139,10 +139,10 @@ def _product(net: StageGraph, spec: Spec) -> LibraryProduct | None:
     """
     if spec.merge is not None:
         merge = spec.merge
-        if merge.kind == "conv2d" and merge.layout != "NHWC":
+        if merge.is_convolution and merge.layout != "NHWC":
             return None
         source = reads(net.graph, spec)[0]
-        weight = merge.weight.transpose(0, 2, 3, 1) if merge.kind == "conv2d" else merge.weight
+        weight = merge.weight.transpose(0, 2, 3, 1) if merge.is_convolution else merge.weight
         head = LibraryProduct(source, weight, merge.strides, merge.padding, merge.dilation)
         rows = zip(merge.tail, merge.constants, strict=True)
         tail = [(call, [c for c in row if c is not None], ()) for call, row in rows]

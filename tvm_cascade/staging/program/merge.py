@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.graph import Op
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.parallel.merging import merged_window
 from tvm_cascade.passes.read.relax_names import oihw_axes
 from tvm_cascade.staging.program.graph import StageGraph
@@ -18,7 +19,6 @@ from tvm_cascade.staging.program.graph import StageGraph
 class Merge:
     """Operators merged into a single convolution or product, with the common element-wise epilogue."""
 
-    kind: str  # "conv2d" or "dense"
     weight: np.ndarray  # OIHW, kernels zero-padded to a common size; or (depth, columns)
     channels: int  # output channels of all operators together
     tail: tuple[Any, ...]  # Relax calls of the epilogue
@@ -28,6 +28,10 @@ class Merge:
     dilation: tuple[int, ...] = ()
     layout: str = ""
 
+    @property
+    def is_convolution(self) -> bool:
+        return self.weight.ndim == 4
+
 
 def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None:
     """Merge units, each a list of operators starting with the anchor; None if they cannot be merged."""
@@ -36,7 +40,7 @@ def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None
     if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
         return None
     call = net.calls[heads[0].index]
-    layout = str(call.attrs.data_layout) if heads[0].kind == "conv2d" else ""
+    layout = str(call.attrs.data_layout) if heads[0].kind in CONVOLUTIONS else ""
     axis = layout.index("C") if layout else len(net.graph.tensors[heads[0].outputs[0]].shape) - 1
     channels = [net.graph.tensors[op.outputs[0]].shape[axis] for op in heads]
     tail = _tail(net, [u[1:] for u in units], channels, axis)
@@ -44,8 +48,8 @@ def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None
         return None
     calls, constants = tail
     constant_weights = [w for w in weights if w is not None]
-    if heads[0].kind != "conv2d":
-        return Merge("dense", np.concatenate(constant_weights, axis=1), sum(channels), calls, constants)
+    if heads[0].kind not in CONVOLUTIONS:
+        return Merge(np.concatenate(constant_weights, axis=1), sum(channels), calls, constants)
     return _convolution(net, heads, constant_weights, calls, constants, layout)
 
 
@@ -76,7 +80,7 @@ def _convolution(
     right = after(out.columns, source.columns, column.stride, column.dilation, columns.extent, columns.padding)
     weight = np.concatenate(stacked)
     return Merge(
-        "conv2d", weight, weight.shape[0], calls, constants, (window.stride, column.stride),
+        weight, weight.shape[0], calls, constants, (window.stride, column.stride),
         (rows.padding, columns.padding, bottom, right), (window.dilation, column.dilation), layout,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any
 from tvm_cascade.cost.precision import BF16, FP16, FP32, PRECISIONS, TF32, find_precision
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph, Op
+from tvm_cascade.operators.table import CONVOLUTIONS
 from tvm_cascade.staging.program.graph import WIDE, StageGraph
 
 __all__ = ["BF16", "FP16", "FP32", "PRECISIONS", "TF32", "in_precision", "is_product", "precision_of"]
@@ -49,7 +50,7 @@ def is_product(net: StageGraph, op: int) -> bool:
     node, name = net.graph.ops[op], getattr(net.calls[op].op, "name", "")
     if not {net.graph.tensors[t].dtype for t in (*node.inputs, *node.outputs)} <= {WIDE, net.multiplied}:
         return False
-    if node.kind == "conv2d" and name == "relax.nn.conv2d":
+    if node.kind in CONVOLUTIONS and name:
         return node.attrs.get("groups") == 1
     return name == "relax.matmul"
 
