@@ -18,7 +18,7 @@ from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.staging.kernels import cuda_attention
 from tvm_cascade.staging.kernels.cpu_compute import softmax
-from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
+from tvm_cascade.staging.kernels.cpu_float import cpu_schedule, schedule_cpu
 from tvm_cascade.staging.kernels.cuda_default import cuda_target, schedule_cuda
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.staging.program.kernels import build_kernels
@@ -110,6 +110,33 @@ def test_attention_is_one_kernel(sizes):
     assert [sorted(k) for k in kernels_of(mod) if "softmax" in k] == [sorted(inside)]
     assert all(len(k) == 1 for k in kernels_of(mod, "op"))
     check(mod)
+
+
+def unmasked(**sizes: int) -> tvm.IRModule:
+    net = Attention(**sizes)
+    return net.ends(net.matmul(net.softmax(net.scaled(net.scores())), net.head()))
+
+
+@pytest.mark.parametrize("most", [3, 6, 24])  # vectors of SSE, AVX2 and AVX-512
+@pytest.mark.parametrize("length", [1, 9, 16, 37, 53, 64])
+def test_scores_fill_whole_vectors(length, most):
+    """Of any length without a mask, of whole vectors or a number with a mask: largest scores and sums of a row are vectors."""
+    for mod, filled in ((unmasked(length=length), True), (plain(length=length), length in (1, 16, 64))):
+        scheduled = cpu_schedule(attention_kernel(mod, True), False, most)
+        assert scheduled.rule == "attention" and not scheduled.refused
+        assert ("mix_sum_part" in scheduled.func.script()) == filled
+    if most == 6:
+        check(unmasked(length=length))
+
+
+def test_nan_reaches_every_row():
+    x = np.random.default_rng(0).standard_normal((1, 12, 48)).astype("float32")
+    x[0, 5] = np.nan
+    mod = unmasked()
+    net = stage_graph(mod)
+    found = schedule(net.graph, CPU, Options()).schedule
+    (made,) = Session(compile_stages(lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions()))).run(x)
+    assert np.isnan(made).all()  # every row weighs the values of row 5
 
 
 def views() -> tvm.IRModule:

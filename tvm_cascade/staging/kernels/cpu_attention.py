@@ -32,6 +32,7 @@ from tvm_cascade.staging.kernels.cpu_compute import LANES
 
 _ROWS = 8  # of a tile
 _UNEVEN = 1.05  # more work of tiles that end behind the last row, whose stores are guarded
+_ONCE = ("keys_pack", "values_rows")  # blocks that are computed once for a head
 _VECTORS = 2  # of a row in an accumulator tile
 
 
@@ -41,15 +42,18 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     `most`: vectors in an accumulator tile. Returns None for kernels in another form.
     """
     sums = reductions(sch)
-    if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) != 4:
+    if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) not in (4, 6):
         return None
-    first, largest, total, second = sums
+    first, second = sums[0], next((b for b in sums if name_of(sch, b) == "mix_acc"), sums[-1])
+    softmax = [b for b in sums if name_of(sch, b) not in (name_of(sch, first), name_of(sch, second))]
     last = last_behind(sch, second)
-    kept = {name_of(sch, b) for b in (named(sch, "softmax_exp"), named(sch, "softmax_norm"), last)}
-    kept |= {"keys_pack", *(name_of(sch, b) for b in sums)}
+    names = [name_of(sch, b) for b in inner_blocks(sch)]
+    kept = {name for name in names if name.removeprefix("T_") in ("softmax_exp", "softmax_norm", *_ONCE)}
+    kept |= {name_of(sch, b) for b in (*sums, last)}
     query = producer(sch, first, 0) or sch.cache_read(first, 0, "global")
     kept.add(name_of(sch, query))
-    products = {name_of(sch, block) + part for block in (first, second) for part in ("_init", "_update")}
+    by_vectors = [b for b in sums if name_of(sch, b).endswith("_part")]
+    products = {name_of(sch, b) + part for b in (first, second, *by_vectors) for part in ("_init", "_update")}
     for block in inner_blocks(sch):
         if name_of(sch, block) not in kept:
             sch.compute_inline(block)
@@ -65,10 +69,12 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     columns, lane = sch.split(column, [None, lanes * vectors])
     sch.reorder(tile, columns, row, lane)
     sch.compute_at(second, columns, preserve_unit_loops=True)
-    inner = [named(sch, "softmax_norm"), total, named(sch, "softmax_exp"), largest, first]
-    for block in [*inner, query]:
+    once = [named(sch, name) for name in _ONCE if name in names]
+    outside = {name_of(sch, b) for b in (*once, second, last)}
+    for block in [b for b in inner_blocks(sch) if name_of(sch, b) not in outside][::-1]:
         sch.compute_at(block, tile, preserve_unit_loops=True)
-    sch.compute_at(named(sch, "keys_pack"), head, preserve_unit_loops=True)
+    for block in once:
+        sch.compute_at(block, head, preserve_unit_loops=True)
     share(sch, [head], parallel)  # before reductions are cut from their beginnings, where TVM proves nothing any more
     sch.vectorize(sch.get_loops(named(sch, "keys_pack"))[-1])
     _, block, *_ = loops = sch.get_loops(first)[-4:]
@@ -77,8 +83,8 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     sch.reverse_compute_at(written, block, preserve_unit_loops=True)
     sch.vectorize(sch.get_loops(written)[-1])
     _clear(sch, first, depth)
-    for block in (largest, total):
-        _interleave(sch, block)
+    for block in softmax:
+        (_interleave_vectors if block in by_vectors else _interleave)(sch, block)
     r, c, k = sch.get_loops(second)[-3:]
     block, c = sch.split(c, [1, None])
     sch.reorder(block, r, c, k)
@@ -138,6 +144,17 @@ def _interleave(sch: Schedule, acc: Any) -> None:
     sch.reorder(k, r)
     sch.unroll(r)
     sch.unroll(sch.get_loops(sch.decompose_reduction(acc, k))[-1])
+
+
+def _interleave_vectors(sch: Schedule, part: Any) -> None:
+    """Move the loops over a tile's rows and a vector's lanes inside the reduction of vectors, and unroll the rows."""
+    *_, r, lane, j = sch.get_loops(part)
+    sch.reorder(j, r, lane)
+    sch.vectorize(lane)
+    sch.unroll(r)
+    *_, r, lane = sch.get_loops(sch.decompose_reduction(part, j))
+    sch.vectorize(lane)
+    sch.unroll(r)
 
 
 def rows(sch: Schedule, parallel: bool) -> Schedule | None:

@@ -260,9 +260,11 @@ def pack_columns(weight: np.ndarray, rows: int, most: int | None = None) -> np.n
     return np.ascontiguousarray(full.reshape(depth, blocks, lanes).transpose(1, 0, 2))
 
 
-def attention_scores(q: Any, k: Any) -> Any:
+def attention_scores(q: Any, k: Any, filled: int | None = None) -> Any:
     """Compute `q @ k` for q [..., rows, depth] and k [..., depth, columns] with equal leading axes; packs k by column
     vectors.
+
+    `filled`: columns of the result, `whole(columns)`; columns that fill up the last vector are zeros. None: no such columns.
     """
     *heads, depth, columns = (int(d) for d in k.shape)
     several = [int(d) for d in q.shape[:-2]]
@@ -282,8 +284,54 @@ def attention_scores(q: Any, k: Any) -> Any:
 
     acc: Any = te.compute((*several, q.shape[-2], blocks, LANES), multiply, name="scores_acc")
     return te.compute(
-        (*several, q.shape[-2], columns), lambda *at: acc[(*at[:-1], at[-1] // LANES, at[-1] % LANES)], name="scores"
+        (*several, q.shape[-2], filled or columns),
+        lambda *at: acc[(*at[:-1], at[-1] // LANES, at[-1] % LANES)],
+        name="scores",
     )
+
+
+def attention_mix(scores: Any, values: Any) -> Any:
+    """Compute `softmax(scores) @ values` for scores [..., rows, whole(columns)] and values [..., columns, depth].
+
+    Largest values and sums of a row are vectors first. The result, and no weight, is divided by the sum.
+    """
+    *rows, filled = (int(d) for d in scores.shape)
+    *heads, columns, depth = (int(d) for d in values.shape)
+
+    def inside(s: Any, value: Any, otherwise: float) -> Any:
+        return value if filled == columns else tirx.Select(s < columns, value, tirx.const(otherwise, "float32"))
+
+    def by_vectors(reducer: Any, value: Any, name: str) -> Any:
+        j: Any = te.reduce_axis((0, filled // LANES), "j")
+        lane: Any = te.reduce_axis((0, LANES), "l")
+
+        def part(*at: Any) -> Any:
+            return reducer(value(*at[:-1], j * LANES + at[-1]), axis=[j])
+
+        parts: Any = te.compute((*rows, LANES), part, name=f"{name}_part")
+        return te.compute(rows, lambda *at: reducer(parts[(*at, lane)], axis=[lane]), name=name)
+
+    largest = by_vectors(te.max, lambda *at: inside(at[-1], scores[at], -float("inf")), "mix_max")
+    powers: Any = te.compute(
+        scores.shape,
+        lambda *at: tirx.exp(inside(at[-1], scores[at] - largest[at[:-1]], -float("inf"))),
+        name="softmax_exp",
+    )
+    total = by_vectors(te.sum, lambda *at: powers[at], "mix_sum")
+    if filled != columns:
+        values = te.compute(
+            (*heads, filled, depth),
+            lambda *at: if_then_else(at[-2] < columns, values[at], 0.0),
+            name="values_rows",
+        )
+    k: Any = te.reduce_axis((0, filled), "k")
+
+    def multiply(*at: Any) -> Any:
+        *head, r, c = at
+        return te.sum(powers[(*head, r, k)] * values[(*head, k, c)], axis=[k])
+
+    acc: Any = te.compute((*rows, depth), multiply, name="mix_acc")
+    return te.compute((*rows, depth), lambda *at: acc[at] / total[at[:-1]], name="mix")
 
 
 def softmax(x: Any) -> Any:

@@ -29,6 +29,7 @@ from tvm_cascade.passes.relax_functions import add_function, called_functions, i
 from tvm_cascade.staging.kernels.cpu_compute import (
     LANES,
     PACKED,
+    attention_mix,
     attention_scores,
     direct_conv2d,
     direct_depthwise,
@@ -302,6 +303,42 @@ class _Builder:
         """Test whether a product computes attention scores: a softmax follows in this kernel."""
         return any(self.net.graph.ops[j].kind == "softmax" for j in self.spec.ops if j > i)
 
+    def _columns(self, i: int) -> int:
+        return self.net.graph.tensors[self.net.graph.ops[i].outputs[0]].shape[-1]
+
+    def _mixes(self, i: int) -> bool:
+        """Test whether operator `i` is the softmax of an attention, and part of the product behind it (`attention_mix`).
+
+        Columns that fill up the last vector need scores that are computed by elements and numbers alone.
+        """
+        ops = self.net.graph.ops
+        products = [j for j in self.spec.ops if ops[j].kind == "matmul"]
+        if ops[i].kind != "softmax" or len(products) != 2 or not products[0] < i < products[1]:
+            return False
+        if ops[products[1]].inputs[0] != ops[i].outputs[0]:
+            return False
+        if self._columns(i) % LANES == 0:
+            return True
+        between = self._between(products[0], i)
+        return between is not None and all(self._by_numbers(j) for j in between)
+
+    def _between(self, first: int, last: int) -> list[int] | None:
+        """List the operators on the path from `first` to `last`, each with one input; None for another path."""
+        graph, path, at = self.net.graph, [], last
+        while at != first:
+            inputs = set(graph.ops[at].inputs)
+            producer = graph.producer[next(iter(inputs))] if len(inputs) == 1 else None
+            if producer is None or producer not in self.spec.ops:
+                return None
+            at = producer
+            path.append(at)
+        return path[:-1]
+
+    def _by_numbers(self, i: int) -> bool:
+        """Test whether an operator is element-wise and its constants are single numbers."""
+        held = [c for a in self.net.calls[i].args if (c := self.net.constant(a)) is not None]
+        return self.net.graph.ops[i].kind in ELEMENTWISE and all(c.size == 1 for c in held)
+
     def _direct(self, bb: Any, i: int) -> Any:
         """Emit the operator by the TE of `cpu_float`; None without such TE."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
@@ -312,9 +349,13 @@ class _Builder:
         if not self.cpu:
             return None
         if op.kind == "softmax" and self._is_last_axis(i):
-            return bb.emit_te(softmax, self._plain(bb, op.inputs[0]))
+            source = self._plain(bb, op.inputs[0])
+            return source if self._mixes(i) else bb.emit_te(softmax, source)
         if op.kind == "matmul" and self._has_softmax_behind(i):
-            return bb.emit_te(attention_scores, *(self._plain(bb, t) for t in op.inputs))
+            filled = next((whole(self._columns(j)) for j in self.spec.ops if self._mixes(j)), None)
+            return bb.emit_te(attention_scores, *(self._plain(bb, t) for t in op.inputs), filled)
+        if op.kind == "matmul" and any(self._mixes(j) and j < i for j in self.spec.ops):
+            return bb.emit_te(attention_mix, *(self._plain(bb, t) for t in op.inputs))
         if is_call_tir(call) and (self.net.mod[call.args[0]].attrs or {}).get(PRODUCT):
             return self._integer_product(bb, call)
         if self._is_product(i):
