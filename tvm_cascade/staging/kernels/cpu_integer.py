@@ -4,8 +4,6 @@ A kernel sums in int32, exactly, and writes float32. A step multiplies as many n
 four with VNNI (vpdpbusd), two with AVX2 (vpmaddwd, on int16), else one. No step saturates, unlike vpmaddubsw.
 """
 
-# TVM has no stubs: pyright infers its constructors' types too narrowly; types of TVMScript are expressions.
-# pyright: reportInvalidTypeForm=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +11,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, te, tirx
-from tvm.script import tirx as T
+from tvm import te, tirx
 
 from tvm_cascade.staging.kernels.blocks import (
     Schedule,
@@ -116,7 +113,9 @@ def integers(sch: Schedule, parallel: bool) -> Schedule | None:
     for loop in clear[-4:-1]:
         sch.unroll(loop)
     if step != PLAIN:
-        sch.tensorize(lane, _DOTS[step])
+        from tvm_cascade.staging.kernels.cpu_dots import DOTS  # TVMScript takes half a second to read
+
+        sch.tensorize(lane, DOTS[step])
     return sch
 
 
@@ -179,75 +178,3 @@ def ranges(sch: Schedule, parallel: bool) -> Schedule | None:
         sch.vectorize(lane)
         sch.vectorize(sch.get_loops(sch.decompose_reduction(part, depth))[-1])
     return sch
-
-
-@T.prim_func(s_tir=True)
-def _vnni_meaning(
-    a: T.Buffer((4,), "uint8", offset_factor=1),
-    b: T.Buffer((16, 4), "int8", offset_factor=1),
-    c: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
-    with T.sblock("root"):
-        T.reads(c[0:16], a[0:4], b[0:16, 0:4])
-        T.writes(c[0:16])
-        for i, k in T.grid(16, 4):
-            with T.sblock("update"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                c[vi] = c[vi] + T.cast(a[vk], "int32") * T.cast(b[vi, vk], "int32")
-
-
-@T.prim_func(s_tir=True)
-def _vnni(
-    a: T.Buffer((4,), "uint8", offset_factor=1),
-    b: T.Buffer((16, 4), "int8", offset_factor=1),
-    c: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
-    with T.sblock("root"):
-        T.reads(c[0:16], a[0:4], b[0:16, 0:4])
-        T.writes(c[0:16])
-        four = T.reinterpret(a.vload([0], "uint8x4"), dtype="int32")
-        c[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
-            T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
-            c.vload([0], "int32x16"),
-            T.reinterpret(T.broadcast(four, 16), dtype="uint8x64"),
-            b.vload([0, 0], dtype="int8x64"),
-            dtype="int32x16",
-        )
-
-
-@T.prim_func(s_tir=True)
-def _avx2_meaning(
-    a: T.Buffer((2,), "int16", offset_factor=1),
-    b: T.Buffer((8, 2), "int8", offset_factor=1),
-    c: T.Buffer((8,), "int32", offset_factor=1),
-) -> None:
-    with T.sblock("root"):
-        T.reads(c[0:8], a[0:2], b[0:8, 0:2])
-        T.writes(c[0:8])
-        for i, k in T.grid(8, 2):
-            with T.sblock("update"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                c[vi] = c[vi] + T.cast(a[vk], "int32") * T.cast(b[vi, vk], "int32")
-
-
-@T.prim_func(s_tir=True)
-def _avx2(
-    a: T.Buffer((2,), "int16", offset_factor=1),
-    b: T.Buffer((8, 2), "int8", offset_factor=1),
-    c: T.Buffer((8,), "int32", offset_factor=1),
-) -> None:
-    with T.sblock("root"):
-        T.reads(c[0:8], a[0:2], b[0:8, 0:2])
-        T.writes(c[0:8])
-        two = T.reinterpret(a.vload([0], "int16x2"), dtype="int32")
-        c[T.ramp(T.int32(0), 1, 8)] = c.vload([0], "int32x8") + T.call_llvm_pure_intrin(
-            T.llvm_lookup_intrinsic_id("llvm.x86.avx2.pmadd.wd"),
-            T.reinterpret(T.broadcast(two, 8), dtype="int16x16"),
-            T.cast(b.vload([0, 0], dtype="int8x16"), "int16x16"),
-            dtype="int32x8",
-        )
-
-
-_DOTS = {VNNI: "cascade_dot_16x4", AVX2: "cascade_dot_8x2"}  # names of tensor intrinsics
-s_tir.TensorIntrin.register(_DOTS[VNNI], _vnni_meaning, _vnni)
-s_tir.TensorIntrin.register(_DOTS[AVX2], _avx2_meaning, _avx2)

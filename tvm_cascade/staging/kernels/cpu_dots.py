@@ -1,0 +1,83 @@
+"""Tensor intrinsics of x86 for products of integers (`cpu_integer`): their meaning, and the instruction.
+
+To be imported where they are used: TVMScript reads the source of this module.
+"""
+
+# Types of TVMScript are expressions.
+# pyright: reportInvalidTypeForm=false
+from __future__ import annotations
+
+from tvm import s_tir
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def _vnni_meaning(
+    a: T.Buffer((4,), "uint8", offset_factor=1),
+    b: T.Buffer((16, 4), "int8", offset_factor=1),
+    c: T.Buffer((16,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:16], a[0:4], b[0:16, 0:4])
+        T.writes(c[0:16])
+        for i, k in T.grid(16, 4):
+            with T.sblock("update"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                c[vi] = c[vi] + T.cast(a[vk], "int32") * T.cast(b[vi, vk], "int32")
+
+
+@T.prim_func(s_tir=True)
+def _vnni(
+    a: T.Buffer((4,), "uint8", offset_factor=1),
+    b: T.Buffer((16, 4), "int8", offset_factor=1),
+    c: T.Buffer((16,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:16], a[0:4], b[0:16, 0:4])
+        T.writes(c[0:16])
+        four = T.reinterpret(a.vload([0], "uint8x4"), dtype="int32")
+        c[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
+            T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
+            c.vload([0], "int32x16"),
+            T.reinterpret(T.broadcast(four, 16), dtype="uint8x64"),
+            b.vload([0, 0], dtype="int8x64"),
+            dtype="int32x16",
+        )
+
+
+@T.prim_func(s_tir=True)
+def _avx2_meaning(
+    a: T.Buffer((2,), "int16", offset_factor=1),
+    b: T.Buffer((8, 2), "int8", offset_factor=1),
+    c: T.Buffer((8,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:8], a[0:2], b[0:8, 0:2])
+        T.writes(c[0:8])
+        for i, k in T.grid(8, 2):
+            with T.sblock("update"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                c[vi] = c[vi] + T.cast(a[vk], "int32") * T.cast(b[vi, vk], "int32")
+
+
+@T.prim_func(s_tir=True)
+def _avx2(
+    a: T.Buffer((2,), "int16", offset_factor=1),
+    b: T.Buffer((8, 2), "int8", offset_factor=1),
+    c: T.Buffer((8,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:8], a[0:2], b[0:8, 0:2])
+        T.writes(c[0:8])
+        two = T.reinterpret(a.vload([0], "int16x2"), dtype="int32")
+        c[T.ramp(T.int32(0), 1, 8)] = c.vload([0], "int32x8") + T.call_llvm_pure_intrin(
+            T.llvm_lookup_intrinsic_id("llvm.x86.avx2.pmadd.wd"),
+            T.reinterpret(T.broadcast(two, 8), dtype="int16x16"),
+            T.cast(b.vload([0, 0], dtype="int8x16"), "int16x16"),
+            dtype="int32x8",
+        )
+
+
+DOTS = {4: "cascade_dot_16x4", 2: "cascade_dot_8x2"}  # by the numbers that a step multiplies: VNNI, AVX2
+s_tir.TensorIntrin.register(DOTS[4], _vnni_meaning, _vnni)
+s_tir.TensorIntrin.register(DOTS[2], _avx2_meaning, _avx2)
