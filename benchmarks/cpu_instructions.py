@@ -1,12 +1,15 @@
 """Instructions of one inference on one thread beside ONNX Runtime, counted by callgrind: the same on a busy machine.
 
     python benchmarks/cpu_instructions.py             # six networks, about ten minutes; writes results/cpu_instructions.md
+    python benchmarks/cpu_instructions.py --integers  # integer products, weights of 8 and 4 bits; cpu_instructions_integers.md
     python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # prints, and the functions that take the most too
 
 Both run as for a processor with AVX2, which is what valgrind emulates. Counting begins after two inferences. Needs valgrind with
 its headers, and gcc.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false
 from __future__ import annotations
 
 import argparse
@@ -24,13 +27,27 @@ void count(void) { CALLGRIND_START_INSTRUMENTATION; }
 void end(void) { CALLGRIND_DUMP_STATS; CALLGRIND_STOP_INSTRUMENTATION; }
 """
 _WARM_UP = 2
+_PAGES = {  # file, title, what its networks are, and a note
+    False: ("cpu_instructions.md", "instructions", "`: float32", ""),
+    True: (
+        "cpu_instructions_integers.md",
+        "instructions of quantized transformers",
+        " --integers`: products that `quantize_dynamic` made\nintegers, weights that "
+        "`MatMulNBitsQuantizer` stored in 8 or 4 bits",
+        " Activations\nrounded to 8 bits make a step out of a difference in a float's last bit; a single layer has no error.",
+    ),
+}
 _NETWORKS = ("efficientnet_b0", "bert_tiny", "vit_tiny", "mobilenet_v2", "mobilenet_v3_small", "squeezenet_1_1")
+_INTEGERS = ("bert_tiny_int8", "llama_block_int8", "llama_block_8bits", "llama_block_4bits")
 
 
 def main() -> None:
     """Count what the command line asks for; without names of networks, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", help="of cpu_networks.py")
+    parser.add_argument(
+        "--integers", action="store_true", help="networks that ONNX Runtime quantized; writes their table"
+    )
     parser.add_argument("--profile", action="store_true", help="print the functions that take the most")
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)  # what counts, and a folder
     args = parser.parse_args()
@@ -38,12 +55,13 @@ def main() -> None:
         run(args.run[0], Path(args.run[1]))
         return
     rows = []
-    for name in args.networks or _NETWORKS:
+    for name in args.networks or (_INTEGERS if args.integers else _NETWORKS):
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(name, Path(folder), args.profile))
         print(rows[-1], flush=True)
     if not args.networks:
-        (RESULTS / "cpu_instructions.md").write_text(page(rows))
+        file, *words = _PAGES[args.integers]
+        (RESULTS / file).write_text(page(rows, *words))
 
 
 def measure(name: str, folder: Path, profile: bool) -> dict[str, Any]:
@@ -138,16 +156,16 @@ def _functions(path: Path) -> str:
     return "\n".join(line[:150] for line in done.stdout.splitlines() if "%)" in line)[:6000]
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """Return the table as Markdown."""
+def page(rows: list[dict[str, Any]], title: str, stored: str, note: str) -> str:
+    """Return the table as Markdown, with what the page says of the networks."""
     import onnxruntime
 
     lines = [
-        "# CPU: instructions beside ONNX Runtime",
+        f"# CPU: {title} beside ONNX Runtime",
         "",
-        "Written by `python benchmarks/cpu_instructions.py`: float32, batch 1, random weights, one thread, AVX2. Millions of",
+        f"Written by `python benchmarks/cpu_instructions.py{stored}, batch 1, random weights, one thread, AVX2. Millions of",
         f"instructions of one inference under callgrind, of the staged program and of ONNX Runtime {onnxruntime.__version__}.",
-        "Error: largest difference of an output, relative to the largest output. Counts are no times.",
+        f"Error: largest difference of an output, relative to the largest output. Counts are no times.{note}",
         "",
         "| network | staged | ONNX Runtime | ratio | error |",
         "| --- | ---: | ---: | ---: | ---: |",

@@ -53,7 +53,8 @@ def run(func: Any, inputs: list[np.ndarray], outputs: list[np.ndarray], rule: st
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
-    ("rows", "depth", "columns"), [(1, 64, 40), (1, 4, 5), (7, 16, 17), (16, 12, 64), (50, 40, 33), (9, 256, 16)]
+    ("rows", "depth", "columns"),
+    [(1, 64, 40), (1, 4, 5), (1, 8, 130), (7, 16, 17), (16, 12, 64), (50, 40, 33), (9, 256, 16)],
 )
 def test_products_are_exact(step, rows, depth, columns):
     """Sums of the largest products of pairs, 2 * 255 * -128, do not saturate."""
@@ -62,7 +63,7 @@ def test_products_are_exact(step, rows, depth, columns):
     weights = random.choice([-128, -127, 3, 127], (depth, columns)).astype("int8")
     zero, scale = np.array(117, "uint8"), np.array(0.02, "float32")
     factors = random.uniform(0.01, 0.02, columns).astype("float32")
-    given = [x, zero, scale, pack_integers(weights, step), weights.astype("int32").sum(0, dtype="int32"), factors]
+    given = [x, zero, scale, pack_integers(weights, step, rows), weights.astype("int32").sum(0, dtype="int32"), factors]
     args = [te.placeholder(v.shape, str(v.dtype), f"p{k}") for k, v in enumerate(given)]
     func = te.create_prim_func([*args, integer_product(*args)])
     (result,) = run(func, given, [np.full((2, rows, columns), np.nan, "float32")], "integers")

@@ -32,10 +32,14 @@ _SUM, _WIDE = "integer_acc", "integer_wide"
 _VNNI_ROWS = 8  # of a tile with two vectors of sums a row
 
 
-def pack_integers(weights: np.ndarray, step: int) -> np.ndarray:
-    """Pack a matrix (depth, columns) of int8 as `[columns/v][depth/step][v][step]`, v vectors of sums; the rest is zero."""
+def pack_integers(weights: np.ndarray, step: int, rows: int) -> np.ndarray:
+    """Pack a matrix (depth, columns) of int8 as `[columns/v][depth/step][v][step]` for a product of `rows` rows.
+
+    A tile has v columns; those behind the last are zeros. A single row has more of them, which share the reads of the row.
+    """
     depth, columns = weights.shape
-    lanes = 2 * LANES if step == VNNI and columns > LANES else LANES
+    vectors = 4 if rows == 1 else 2 if step == VNNI else 1
+    lanes = min(vectors * LANES, -(-columns // LANES) * LANES)
     full = np.zeros((-(-depth // step) * step, -(-columns // lanes) * lanes), np.int8)
     full[:depth, :columns] = weights
     tiles = full.reshape(-1, step, full.shape[1] // lanes, lanes)

@@ -18,7 +18,13 @@ from tvm import relax
 
 from tvm_cascade.passes.integer.expressions import constant, constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.stored_constants import constant_data, read_stored
-from tvm_cascade.staging.kernels.cpu_integer import dynamic_quantize, dynamic_range, integer_product, pack_integers
+from tvm_cascade.staging.kernels.cpu_integer import (
+    PLAIN,
+    dynamic_quantize,
+    dynamic_range,
+    integer_product,
+    pack_integers,
+)
 
 Value = Any
 PRODUCT = "integer_dense"  # attribute of the PrimFunc of a product: packed again for the processor
@@ -152,7 +158,8 @@ class _Forms:
             if shape_of(call) != shape_of(product):
                 continue
             wide = np.broadcast_to(known[0].ravel().astype("float32"), (weights.shape[1],))
-            arrays = (pack_integers(weights, 1), weights.astype("int32").sum(0, dtype="int32"), wide)
+            packed = pack_integers(weights, PLAIN, shape_of(activation[0])[-2])
+            arrays = (packed, weights.astype("int32").sum(0, dtype="int32"), wide)
             given = [self._visited(v) for v in (*activation, known[1])]
             return self._emit(integer_product, *given, *(constant(np.ascontiguousarray(a)) for a in arrays))
         return None

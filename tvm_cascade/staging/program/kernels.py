@@ -430,11 +430,11 @@ class _Builder:
         operands = [self._plain(bb, t) for value in given for t in self.net.tensors_of(value)]
         held = [self.net.constant(value) for value in (weights, sums, factors)]
         matrix, total, factor = (value for value in held if value is not None)
-        depth = operands[0].ty.shape[-1].value
+        *_, rows, depth = (int(d.value) for d in operands[0].ty.shape)
         if depth % self.step:
             return None
         plain = matrix.transpose(1, 3, 0, 2).reshape(-1, matrix.shape[0] * matrix.shape[2])[:depth, : len(total)]
-        constants = (pack_integers(plain, self.step), total, factor)
+        constants = (pack_integers(plain, self.step, rows), total, factor)
         return bb.emit_te(
             integer_product, *operands, *map(self._parameter, constants), primfunc_name_hint="packed_integers"
         )
