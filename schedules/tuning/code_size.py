@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import tvm_ffi
@@ -39,20 +40,35 @@ def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
 def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) -> int:
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
-    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size`. The driver and the start-up code
+    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size`. The compiler inlines kernels with a
+    single call in no loop, or drops their constant arguments. The driver and the start-up code
     are fixed allowances: `RUNTIME`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is called once.
     """
-    written = {id(func): func for kernel in kernels if kernel for _, func in kernel.functions("")}
-    distinct = {tvm_ffi.structural_hash(func): func for func in written.values()}
-    size = sum(_bytes(func, core) for func in counted("bytes of code", list(distinct.values())))
-    calls = sum(PER_CALL if len(s.trace) > 1 else PER_CALL_ALONE for s in plan.segments for o in s.ops if kernels[o])
-    return round(size * core.code_size) + RUNTIME + calls + _library_bytes(distinct.values(), core)
+    alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
+    calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
+    for o, kernel in enumerate(kernels):
+        for _, func in kernel.functions("") if kernel else ():
+            key = _key(func)
+            distinct[key] = func
+            calls[key] += 1
+            looped |= set() if o in alone else {key}
+    inlined = {key for key, times in calls.items() if times == 1} - looped
+    size = sum(_bytes(f, core, key in inlined) for key, f in counted("bytes of code", list(distinct.items())))
+    driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
+    return round(size * core.code_size) + RUNTIME + driver + _library_bytes(distinct.values(), core)
 
 
-def _bytes(func: PrimFunc, core: Core) -> float:
-    """Return the bytes of a kernel, before `Core.code_size`: instructions of a scalar FPU take 4 bytes each."""
+def _key(func: PrimFunc) -> int:
+    """Return the hash of a kernel's code, whatever its operator is called."""
+    return tvm_ffi.structural_hash(func.without_attr("global_symbol"))
+
+
+def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
+    """Return the bytes of a kernel, before `Core.code_size`: instructions of a scalar FPU take 4 bytes each, and a kernel
+    that is `inlined` has no entry.
+    """
     of_floats = core.fpu and not core.mve and any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
-    return kernel_cost(func).bytes * (FLOAT_CODE if of_floats else 1)
+    return kernel_cost(func, inlined).bytes * (FLOAT_CODE if of_floats else 1)
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:

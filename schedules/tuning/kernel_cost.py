@@ -28,12 +28,12 @@ class KernelCost:
     bytes: float  # of code
 
 
-def kernel_cost(func: PrimFunc) -> KernelCost:
-    """Estimate the analytic cost of a call to `func`."""
+def kernel_cost(func: PrimFunc, inlined: bool = False) -> KernelCost:
+    """Estimate the analytic cost of a call to `func`; `inlined`, the code has no entry and no exit."""
     walk = _Walk({hash(a.buffer) for a in collect(func.body, tirx.AllocBuffer)})
     instructions, code = walk.statement(func.body)
     entry = 8 + len(func.params)
-    return KernelCost(instructions + entry, (code + entry) * _BYTES)
+    return KernelCost(instructions + entry, (code + (0 if inlined else entry)) * _BYTES)
 
 
 class _Walk:

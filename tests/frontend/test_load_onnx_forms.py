@@ -174,6 +174,13 @@ def test_second_operands_of_other_shapes_at_an_axis_are_refused(tmp_path: Path) 
         load(tmp_path / "n.onnx")
 
 
+def test_a_cast_to_an_unknown_type_says_so(tmp_path: Path) -> None:
+    net = Layers()
+    _network(net, tmp_path / "n.onnx", net.node("Cast", "x", to=40), _SHAPE)
+    with pytest.raises(LoadError, match="operator Cast is malformed: there is no element type 40"):
+        load(tmp_path / "n.onnx")
+
+
 def test_average_pools_of_opset_6_leave_padding_out(tmp_path: Path) -> None:
     """ "Divided by the number of elements exclude pad", as `count_include_pad` of opset 7 says by default."""
     net = Layers()

@@ -41,10 +41,28 @@ def test_equal_kernels_count_once() -> None:
         if not any(tvm_ffi.structural_equal(func, other) for other in distinct):
             distinct.append(func)
     assert len(distinct) < len(called)
-    size = round(sum(kernel_cost(func).bytes for func in distinct) * made.core.core.code_size)
-    looped, once = 7, 1  # the product at the end has no rows
+    looped, once = 7, 1  # the product at the end has no rows: its code is that of the driver
+    bytes_of = [kernel_cost(func, inlined=func is called[-1]).bytes for func in distinct]
+    size = round(sum(bytes_of) * made.core.core.code_size)
     assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL * looped + PER_CALL_ALONE * once
     assert made.core.core.code_size > 1
+
+
+def test_names_of_operators_make_no_code() -> None:
+    """Equal kernels of a recurrent cell whose steps are written out are written once, and a single call has no entry."""
+    sizes, weights = {}, relax.const(np.eye(6, dtype="float32"))
+    for calls in (1, 2, 3):
+        builder, value = relax.BlockBuilder(), relax.Var("x", relax.TensorType([1, 6], "float32"))
+        with builder.function("main", [value]):
+            with builder.dataflow():
+                for _ in range(calls):
+                    value = builder.emit(relax.op.matmul(value, weights))
+                value = builder.emit_output(value)
+            builder.emit_func_output(value)
+        made = prepare(builder.finalize(), kernel_target("cortex-m4", "c"))
+        plan = layerwise(made.graph)
+        sizes[calls] = code_bytes(plan, made.kernels_of(plan), made.core.core)
+    assert sizes[3] - sizes[2] == PER_CALL_ALONE < sizes[2] - sizes[1]
 
 
 def test_weights_that_several_operators_share_count_once() -> None:
@@ -71,7 +89,9 @@ def test_floats_without_hardware_link_a_library(activation: str, library: int) -
     plan = layerwise(made.graph)
     (kernel,) = kernels = made.kernels_of(plan)
     assert kernel is not None
-    size = round(sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * made.core.core.code_size)
+    size = round(
+        sum(kernel_cost(func, inlined=True).bytes for _, func in kernel.functions("")) * made.core.core.code_size
+    )
     assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL_ALONE + library
 
 
@@ -82,7 +102,7 @@ def test_elementary_functions_come_from_a_library(activation: str, library: int)
     plan = layerwise(made.graph)
     (kernel,) = kernels = made.kernels_of(plan)
     assert kernel is not None
-    size = sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * FLOAT_CODE
+    size = sum(kernel_cost(func, inlined=True).bytes for _, func in kernel.functions("")) * FLOAT_CODE
     assert (
         code_bytes(plan, kernels, made.core.core)
         == round(size * made.core.core.code_size) + RUNTIME + PER_CALL_ALONE + library

@@ -148,10 +148,15 @@ def _imported(path: Path, importer: Any, file: Origin, given: Any, model: Any) -
         known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
         what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
-        why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
+        why = _missing(error.args[0]) if isinstance(error, KeyError) else last_line(error)
         remedy = file.remedy(model, undone)
         remedy = remedy if known else ("", remedy.operators)
         raise LoadError(path, f"{where}: {why}", *remedy) from error
+
+
+def _missing(key: object) -> str:
+    """Say what a converter looked for in vain: an attribute by its name, or an element type by its number."""
+    return f"there is no element type {key}" if isinstance(key, int) else f"without the attribute {key}"
 
 
 def _computed(
