@@ -251,3 +251,22 @@ def test_networks_with_views_and_joins_keep_their_blocks() -> None:
     graph = able(b.finish(b.conv(b.conv(y, 8, 3), 2, 3)))
     plan = plan_graph(graph, APART)
     assert validate(plan).peak <= plan.peak <= plan_graph(graph, IN_RINGS).peak
+
+
+def test_single_rows_are_counted_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of a single row take a short way, which most tensors of recurrent cells written out take."""
+    graph = resnet8()
+    segments = [(i, j) for i in range(len(graph.ops)) for j in range(i + 1, len(graph.ops) + 1)]
+    lives, short = lives_of(graph), list[object]()
+    way = RowLives._of_single_row
+
+    def told(self: RowLives, *given: Any) -> Any:
+        short.append(way(self, *given))
+        return short[-1]
+
+    monkeypatch.setattr(RowLives, "_of_single_row", told)
+    found = [lives.needed(i, j) for i, j in segments]
+    assert 0 < sum(own is not None for own in short) < len(short)
+    monkeypatch.setattr(RowLives, "_of_single_row", lambda *_: None)
+    again = lives_of(graph)
+    assert [again.needed(i, j) for i, j in segments] == found

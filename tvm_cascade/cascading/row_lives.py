@@ -10,6 +10,7 @@ An element-wise step writes over the input row, if that row dies in the step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +110,9 @@ class RowLives:
         """Return the lives of a tensor; `units`: rows stored if the segment makes the tensor, else None."""
         tables, end = self.tables, len(cascade.trace)
         readers = cascade.readers(t)
+        whole = self._of_single_row(cascade, at, t, j, units)
+        if whole is not None:
+            return whole
         rows = np.arange(tables.tensor_rows[t], dtype=np.int64)
         lower = np.zeros_like(rows)
         if units is not None:
@@ -127,11 +131,27 @@ class RowLives:
                 last = np.searchsorted(read.keep[:-1], rows, side="right") - 1
                 upper = np.maximum(upper, np.where(last >= 0, at[o][np.maximum(last, 0)] + 1, 0))
         inside = units is not None and self.costs.last[t] < j
-        slid = all(o in cascade.accumulating or self._slides(o, t) for o, _ in readers)
-        if t in self.by_rows and slid and (self.overlap or inside):
+        by_rows = t in self.by_rows and (self.overlap or inside)
+        if by_rows and all(o in cascade.accumulating or self._slides(o, t) for o, _ in readers):
             return Lives(t, tables.unit_bytes(t, ROW), lower, upper, True)
         size = tables.tensor_bytes[t] if units is None else units * tables.unit_bytes(t, ROW)
         return Lives(t, size, lower.min(initial=end, keepdims=True), upper.max(initial=0, keepdims=True), False)
+
+    def _of_single_row(self, cascade: Cascade, at: dict[int, Units], t: int, j: int, units: int | None) -> Lives | None:
+        """Return `_of_tensor` if the tensor has a single row, and its writers and readers take a single step each."""
+        tables, end, readers = self.tables, len(cascade.trace), cascade.readers(t)
+        if tables.tensor_rows[t] != 1 or t in self.by_rows:
+            return None
+        makers = [m for m in tables.writers(t) if m in at] if units is not None else []
+        if any(len(at[o]) != 1 for o in (*makers, *(o for o, _ in readers))):
+            return None
+        lower = int(min((at[m][0] for m in makers), default=0))
+        upper = end
+        if self.costs.last[t] < j:
+            upper = int(max((at[o][0] + 1 for o, read in readers if read.keep[0] <= 0), default=0))
+            upper = max(upper, lower + 1)
+        size = tables.tensor_bytes[t] if units is None else units * tables.unit_bytes(t, ROW)
+        return Lives(t, size, np.array([lower]), np.array([upper]), False)
 
     def _written_over(self, cascade: Cascade, at: dict[int, Units], found: list[Lives]) -> tuple[Lives, ...]:
         """Return the lives with element-wise operators' rows in place of the dying input rows."""
@@ -175,12 +195,9 @@ class RowLives:
         """
         costs, cascade = self.costs, self.cascade(i, j)
         steps = max(len(cascade.trace), 1)
-        change, later = np.zeros((2, steps + 1), np.int64)
-        for lives in self.lives(i, j):
-            own = np.bincount(lives.lower, minlength=steps + 1) - np.bincount(lives.upper, minlength=steps + 1)
-            change += lives.part_bytes * own
-            if costs.last[lives.tensor] >= j:
-                later += lives.part_bytes * own
+        lives = self.lives(i, j)
+        change = _changes(lives, steps)
+        later = _changes([own for own in lives if costs.last[own.tensor] >= j], steps)
         # rows are aligned less than other blocks, and may lie in the gaps between those
         sums = sum(self.tables.graph.ops[o].kernels.accumulator_bytes for o in costs.accumulating(i, j))
         fixed = costs.state_bytes(i, j, ROW) + costs.scratch_bytes(i, j, BY_ROWS) + sums
@@ -219,3 +236,14 @@ class RowLives:
         while cuts[-1]:
             cuts.append(came[cuts[-1]])
         return least[n], tuple(reversed(cuts))
+
+
+def _changes(lives: Sequence[Lives], steps: int) -> Units:
+    """Return the bytes that come to be live in each step, less those that no longer are; a last entry for the end."""
+    if not lives:
+        return np.zeros(steps + 1, np.int64)
+    sizes = np.repeat([own.part_bytes for own in lives], [len(own.lower) for own in lives])
+    change = np.zeros(steps + 1, np.int64)
+    np.add.at(change, np.concatenate([own.lower for own in lives]), sizes)
+    np.subtract.at(change, np.concatenate([own.upper for own in lives]), sizes)
+    return change
