@@ -3,7 +3,8 @@
     python benchmarks/differential.py [--minutes N | --graphs N] [--seed S] [--jobs J] [--cores CORE ...]
 
 Graphs of `.tflite`, `.onnx` (opsets 7 to 28; float, QDQ, QLinear) and `.pt2` files, and independent operators by hundreds in
-one file, each compiled with planning options at random, for the host and for emulated cores. The oracles are LiteRT's
+one file, each with planning options at random, compiled for the host and for emulated cores, or planned and run in the
+process that checks it, which takes a third of the time: two of three on the host. The oracles are LiteRT's
 reference kernels, ONNX Runtime without optimizations, and torch, where they are installed. A run takes a fresh seed; with
 `--seed` it is that one's, and goes on where its log in `build/differential/` ends. Outcomes: right; refused in a sentence; the
 reference is defective or refuses, by the rule that knows it (`docs/references.md`); a fault of this project, with the command
@@ -53,7 +54,8 @@ HEAD = """# Random networks and operators against the frameworks
 
 Written by `benchmarks/differential.py` (`make differential`): graphs and independent operators of random `.tflite`, `.onnx`
 and `.pt2` files, compiled with planning options at random and run on the host and on emulated cores. Right: every integer
-equal, floats within 2e-5 of the largest, quantized ONNX off by a step only at ties of its float reference. A row is a run.
+equal, floats within 2e-5 of the largest, quantized ONNX off by a step only at ties of its float reference. A row is a run;
+the minutes are those of the clock, on machines with other work.
 
 | seed | minutes | graphs | operators | right | refused | reference defects | faults |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -70,19 +72,24 @@ class Task:
 
 
 def tasks(seed: int, doors: list[str], cores: list[str], graphs_alone: bool) -> Iterator[Task]:
-    """Yield the cases of a seed, without end: half of them graphs, a quarter on cores."""
+    """Yield the cases of a seed, without end: half of them graphs, a quarter on cores, half of them planned alone.
+
+    Every core meets every door.
+    """
     for index in count():
-        own, turn, door = (seed << _BITS) + index, index % 4, doors[(index // 4) % len(doors)]
-        target = cores[(index // 4) % len(cores)] if cores and turn > 1 and index % 8 > 3 else "host"
+        own, (eights, turn) = (seed << _BITS) + index, divmod(index, 8)
+        door = doors[(index // 4 + eights // max(1, len(cores))) % len(doors)]
+        target = cores[eights % len(cores)] if cores and turn > 5 else "host"
+        planned = 1 < turn < 6
         if graphs_alone or turn % 2 == 0:
-            yield Task(index, Case.drawn(draw(own, door), target), operators=False)
+            yield Task(index, replace(Case.drawn(draw(own, door), target), planned=planned), operators=False)
             continue
-        size, form = _BATCH.get(target, 40), FORMS[door][(index // 8) % len(FORMS[door])]
-        if door == "tflite" and (index // 4) % 2:
+        size, form = _BATCH.get(target, 40), FORMS[door][eights % len(FORMS[door])]
+        if door == "tflite" and (index // 4 + eights) % 2:
             model = draw_tflite_operators(own, size)
         else:
             model = draw_operators(own, size, door, form)
-        yield Task(index, replace(Case.drawn(model, target), operators=size), operators=True)
+        yield Task(index, replace(Case.drawn(model, target), operators=size, planned=planned), operators=True)
 
 
 def outcomes(task: Task, until: float) -> list[dict[str, Any]]:
@@ -94,18 +101,18 @@ def outcomes(task: Task, until: float) -> list[dict[str, Any]]:
     found = [_record(door, task.case, outcome, 0)]
     if outcome.verdict in FAULTS and isinstance(model, RandomModel):
         with suppress(Stopped):
-            steps, reduced = smallest(model, task.case.target, task.case.options, until)
+            steps, reduced = smallest(task.case, until)
             found[0]["command"] += f" --first {steps}"
             found[0]["smallest"] = f"{model.prefix(steps).text()}\n{reduced.verdict}: {reduced.reason}"
     return found
 
 
 def _record(door: str, case: Case, outcome: Outcome, operators: int) -> dict[str, Any]:
-    made: dict[str, Any] = {"door": door, "operators": operators, "verdict": outcome.verdict, "reason": outcome.reason}
+    made: dict[str, Any] = {"door": door, "operators": operators, "target": case.target}
+    made |= {"verdict": outcome.verdict, "reason": outcome.reason}
     if outcome.verdict in FAULTS:
         made |= {
             "command": case.command(),
-            "target": case.target,
             "options": {k: str(v) for k, v in case.options.items()},
         }
     return made
@@ -153,11 +160,12 @@ class Log:
 
 def counts(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Return counts of outcomes; a graph counts as one, and so does an operator."""
-    verdicts, doors, rules = Counter[str](), Counter[str](), Counter[str]()
+    verdicts, doors, rules, targets = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for record in records:
         units, verdict = max(1, record["operators"]), record["verdict"]
         verdicts["fault" if verdict in FAULTS else verdict] += units
         doors[record["door"]] += units
+        targets[record["target"]] += record["operators"]
         if verdict == DISPUTED:
             rules[record["reason"].partition(":")[0]] += units
     graphs = sum(record["operators"] == 0 for record in records)
@@ -165,6 +173,7 @@ def counts(records: list[dict[str, Any]]) -> dict[str, Any]:
         "graphs": graphs,
         "operators": sum(record["operators"] for record in records),
         "doors": dict(doors.most_common()),
+        "targets": dict(targets.most_common()),  # of operators
         "right": verdicts[PASS],
         "refused": verdicts[REFUSED],
         "rules": dict(rules.most_common()),
@@ -194,11 +203,20 @@ def keep(run: Mapping[str, Any], folder: Path) -> None:
         seed = f"{r['seed']}{' (make bench)' if r['graphs_alone'] else ''}"
         cells = (seed, r["minutes"], r["graphs"], r["operators"], r["right"], r["refused"], sum(r["rules"].values()))
         rows.append("| " + " | ".join(map(str, (*cells, r["faults"]))) + " |")
-    doors, rules = Counter[str](), Counter[str]()
+    doors, rules, targets = Counter[str](), Counter[str](), Counter[str]()
     for r in runs:
         doors.update(r["doors"])
         rules.update(r["rules"])
-    tail = ["", f"By door: {', '.join(f'{d} {n}' for d, n in doors.most_common())}.", ""]
+        targets.update(r.get("targets", {}))
+    whole = {k: sum(r[k] for r in runs) for k in ("graphs", "operators", "right", "refused", "faults")}
+    defects, hours = sum(rules.values()), sum(r["minutes"] for r in runs) / 60
+    tail = [
+        f"| **all, {hours:.1f} hours** | | {' | '.join(str(whole[k]) for k in ('graphs', 'operators', 'right', 'refused'))}"
+    ]
+    tail[0] += f" | {defects} | {whole['faults']} |"
+    tail += ["", f"By door: {', '.join(f'{d} {n}' for d, n in doors.most_common())}.", ""]
+    told_apart = ", ".join(f"{t} {n}" for t, n in targets.most_common())
+    tail += [f"Operators by target, where a run told them apart: {told_apart}.", ""] if targets else []
     tail += [f"- {n} x {rule}" for rule, n in rules.most_common()]
     (folder / "differential.md").write_text(HEAD + "\n".join([*rows, *tail]).rstrip() + "\n")
 
@@ -209,7 +227,7 @@ def available(cores: list[str]) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--graphs", type=int, help="as many graphs and nothing else, whatever time that takes")
     parser.add_argument("--seed", type=int, help="none: a fresh one, or 0 with --graphs")

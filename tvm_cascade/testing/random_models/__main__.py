@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="check the first so many operators")
     parser.add_argument("--operators", type=int, help="independent ones, in one file")
     parser.add_argument("--parts", type=int, nargs="*", help="outputs, or operators, to check")
+    parser.add_argument("--planned", action="store_true", help="planned and run in this process, not compiled")
     parser.add_argument("--plain", action="store_true", help="with the default options of planning")
     parser.add_argument("--save", type=Path, help="write the file here")
     args = parser.parse_args()
@@ -40,12 +41,13 @@ def main() -> int:
         args.save.write_bytes(reference(model).file)
     opset = f" of opset {model.opset}" if isinstance(model, RandomModel) and model.door == "onnx" else ""
     print(f"{model.text()}\n{model.door} {model.form}{opset}, {dict(options)}")
-    outcome = check(Case(model, args.target, options))
+    case = Case(model, args.target, options, planned=args.planned)
+    outcome = check(case)
     print(f"{outcome.verdict}: {outcome.reason}")
     if outcome.verdict not in FAULTS:
         return 0
     if isinstance(model, RandomModel) and args.first is None:
-        count, outcome = smallest(model, args.target, options)
+        count, outcome = smallest(case)
         print(
             f"smallest: the first {count} operators\n{model.prefix(count).text()}\n{outcome.verdict}: {outcome.reason}"
         )

@@ -52,6 +52,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     operators: int = 0  # independent ones that were drawn; 0: a graph
     parts: tuple[int, ...] = ()  # of them that are left; none: all
+    planned: bool = False  # run as planned, in this process; else compiled as users do
 
     @classmethod
     def drawn(cls, model: RandomModel | Operators, target: str) -> Case:
@@ -64,7 +65,8 @@ class Case:
         parts = f" --parts {' '.join(map(str, self.parts))}" if self.parts else ""
         form = f" --form {m.form} --opset {m.opset}" if isinstance(m, RandomModel) else ""
         where = f"{m.seed} --door {m.door}{form} --target {self.target}"
-        return f"python -m tvm_cascade.testing.random_models {where}{many}{parts}"
+        way = " --planned" if self.planned else ""
+        return f"python -m tvm_cascade.testing.random_models {where}{many}{parts}{way}"
 
 
 class Stopped(Exception):
@@ -81,11 +83,12 @@ def check(case: Case, until: float = math.inf) -> Outcome:
 def examined(case: Case, compute: Compute | None = None) -> Outcome:
     """Return whether the network computes what the reference computes, is refused in a sentence, or is at fault.
 
-    `compute` runs it: by default it is compiled as users do, or planned alone (`planned_outputs`).
+    `compute` runs it: by default as the case says, `compiled_outputs` or `planned_outputs`.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = _examined(case, compute or compiled_outputs, Path(folder))
+            default = planned_outputs if case.planned else compiled_outputs
+            found = _examined(case, compute or default, Path(folder))
         except Disputed as error:
             found = Outcome(DISPUTED, str(error))
         except InfeasibleError as error:
@@ -99,12 +102,12 @@ def examined(case: Case, compute: Compute | None = None) -> Outcome:
         return Outcome(found.verdict, " ".join(found.reason.replace(f"{folder}/", "").split())[-400:])
 
 
-def smallest(
-    model: RandomModel, target: str, options: Mapping[str, Any], until: float = math.inf
-) -> tuple[int, Outcome]:
-    """Return how many operators the smallest prefix of a network has that is still at fault, and its outcome."""
+def smallest(case: Case, until: float = math.inf) -> tuple[int, Outcome]:
+    """Return how many operators the smallest prefix of a case's network has that is still at fault, and its outcome."""
+    model = case.model
+    assert isinstance(model, RandomModel)
     for count in range(1, len(model.steps) + 1):
-        outcome = check(Case(model.prefix(count), target, options), until)
+        outcome = check(replace(case, model=model.prefix(count)), until)
         if outcome.verdict in FAULTS:
             return count, outcome
     return len(model.steps), Outcome(PASS)
