@@ -24,6 +24,7 @@ from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
+from tvm_cascade.schedules.kernels import storage
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.channel_groups import groups_of, windows_of
 from tvm_cascade.schedules.kernels.computation import Computation
@@ -39,6 +40,7 @@ _INTERNAL_ATTRS = frozenset(
     (
         *("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern"),
         SCAN,
+        *(storage.NAME, storage.SAVED),
     )
 )
 
@@ -180,7 +182,13 @@ def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
     """Add the weight and scratch bytes of `kernels`, one per operator, to the graph; None keeps the graph's."""
 
     def with_kernel(op: Op, kernel: RowKernel) -> Op:
-        return replace(op, scratch_bytes=kernel.scratch_bytes, weight_bytes=_bytes_of(kernel.constants))
+        return replace(
+            op,
+            scratch_bytes=kernel.scratch_bytes,
+            weight_bytes=_bytes_of(kernel.constants),
+            storage=kernel.storage.name,
+            saved_bytes=kernel.storage.saved,
+        )
 
     ops = (op if k is None else with_kernel(op, k) for op, k in zip(graph.ops, kernels, strict=True))
     return replace(graph, ops=tuple(ops))

@@ -44,6 +44,7 @@ from tvm_cascade.passes.relax_functions import add_function, bindings_of, substi
 from tvm_cascade.passes.small_weights import small_floats_of
 from tvm_cascade.passes.stored_constants import Blocked, Packed, constant_data, read_stored
 from tvm_cascade.program.quant import NotLowered
+from tvm_cascade.schedules.kernels.storage import with_storage
 
 _MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
 
@@ -141,6 +142,7 @@ class _Layer:
         if scales is not None or biases or self.bounds != (-inf, inf):
             total = te.compute(shape, finished, kind)
         func = te.create_prim_func([*places, total], index_dtype_override="int32").without_attr("global_symbol")
+        func = func if packed is None else with_storage(func, packed.storage)
         return emitter.call_func(kind, func, operands, 1, bounds=self.bounds, **attributes)
 
     def _finished(self, value: Scalar, bias: Scalar = None) -> Scalar:

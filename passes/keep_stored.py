@@ -25,6 +25,7 @@ from tvm_cascade.passes.small_weights import small_floats_of
 from tvm_cascade.passes.stored_constants import FEWEST, Packed, read_stored
 from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.schedules.kernels.spec import KIND
+from tvm_cascade.schedules.kernels.storage import storage_of, with_storage
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, outputs_of, shape_of
 
 _NAME = "stored_constant"
@@ -84,7 +85,7 @@ def _function(packed: Packed) -> PrimFunc:
     places = [te.placeholder(a.shape, str(a.dtype), f"p{i}") for i, a in enumerate(packed.arrays)]
     made = te.compute(packed.shape, lambda *index: packed.element(places, index), _NAME)
     func = te.create_prim_func([*places, made], index_dtype_override="int64")  # as those of Relax's operators
-    return func.without_attr("global_symbol").with_attr(_ATTR, 1)
+    return with_storage(func.without_attr("global_symbol").with_attr(_ATTR, 1), packed.storage)
 
 
 def is_stored(func: PrimFunc) -> bool:
@@ -115,7 +116,8 @@ def inlined(reader: PrimFunc, at: int, stored: PrimFunc, arrays: Sequence[np.nda
         schedule.compute_inline(schedule.get_sblock(_NAME))
     except Exception:  # TVM's errors have no common type: what is opaque, or written by several blocks
         return None
-    return schedule.mod["main"].without_attr("global_symbol")
+    func = schedule.mod["main"].without_attr("global_symbol")
+    return with_storage(func, storage_of(reader), storage_of(stored))
 
 
 def _type(shape: tuple[int, ...], dtype: str) -> Any:

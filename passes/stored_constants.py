@@ -18,6 +18,7 @@ import numpy as np
 from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, tirx
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.schedules.kernels.storage import Storage
 from tvm_cascade.schedules.rules.packing import in_bytes
 from tvm_cascade.schedules.rules.small_floats import KINDS, small_floats
 
@@ -119,6 +120,12 @@ class Packed:
     def bytes(self) -> int:
         """Return the bytes of all arrays."""
         return sum(a.nbytes for a in self.arrays)
+
+    @property
+    def storage(self) -> Storage:
+        """Return the storage beside the same constant as float32."""
+        name = self.floats.partition("_")[0] or f"{self.bits} bits"
+        return Storage(name, 4 * prod(self.shape) - self.bytes)
 
     @property
     def zero_point(self) -> int | None:

@@ -155,6 +155,8 @@ class Op:
     opaque: str | None = None
     macs: int = 0  # multiply-accumulates of one inference, padding not counted
     weight_bytes: int = 0
+    storage: str = ""  # form of weights in flash in fewer bytes than int8 or float32; empty otherwise
+    saved_bytes: int = 0  # of weights so
     scratch_bytes: int = 0  # RAM that the kernel needs while it runs, besides its inputs and outputs
     in_place: tuple[int, ...] = ()  # positions of the inputs that output 0 may overwrite, element for element
     target: int | None = None  # position of the input, a state, whose bytes output 0 always takes over

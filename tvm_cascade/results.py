@@ -34,6 +34,7 @@ from tvm_cascade.report.screen import (
 )
 from tvm_cascade.report.short_names import with_short_names
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
+from tvm_cascade.report.stored_weights import storage_table, stored_weights
 from tvm_cascade.report.text import (
     block_rows,
     does_twice,
@@ -288,6 +289,11 @@ class PlanResult:
         told = dead_channels(self.removed, self.file_weight_bytes, self.file_macs, self.plan.baseline_macs)
         return [f"dead channels   {told}"] if told else []
 
+    def _stored_text(self) -> list[str]:
+        """Format the line on weights in fewer bytes; none if all are as they are."""
+        told = stored_weights(self.plan.graph)
+        return [f"stored          {told}"] if told else []
+
     def _fast_points(self, placements: Placements) -> list[schema.FastPoint]:
         """List bytes of the fastest memory against cycles, as JSON objects."""
         return [
@@ -392,6 +398,8 @@ class PlanResult:
             yield "states", f"{sum(s['bytes'] for s in states)} bytes of the arena are kept from call to call"
         for line in self._removed_text():
             yield "dead", line[16:]
+        if told := stored_weights(self.plan.graph):
+            yield "stored", told
         for line in self._weights_text():
             yield "weights", line[16:]
         for label, line in zip(("frame", "its work"), self._frame_text(), strict=False):
@@ -402,7 +410,7 @@ class PlanResult:
         parts = [summary(self.plan, self.bounds, self.frontier), *self._removed_text(), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
-        parts += self._weights_text()
+        parts += [*self._stored_text(), *self._weights_text()]
         if self.plan.placed:
             parts += ["", memory_table(self.plan, self.weights_in, self.traffic)]
         if self.placements is not None:
@@ -414,6 +422,7 @@ class PlanResult:
             parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
         if self.operators:
             parts += ["", layer_table(self.layers, self.clock)]
+            parts += ["", storage_table(self.layers)] if any(x.storage for x in self.layers) else []
         if self.millijoules is not None:
             parts += [f"{self.millijoules} mJ of energy at {self.watts:g} W (est.)"]
         if self.estimates:
@@ -537,7 +546,8 @@ class CompileResult(PlanResult):
 
     def _figures(self) -> list[str]:
         """Return the figures of plan and image, a line each."""
-        lines = [summary(self.plan), *self._removed_text(), *self._frame_text(), *self._weights_text()]
+        lines = [summary(self.plan), *self._removed_text(), *self._frame_text()]
+        lines += [*self._stored_text(), *self._weights_text()]
         if self.ram_bytes is not None:
             lines += [
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"

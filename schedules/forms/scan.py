@@ -110,7 +110,7 @@ def planned_body(
 def scan_kernel(body: PlannedBody, generic: RowKernel) -> ScanKernel:
     """Return a scan's kernel; `generic` computes everything in a single function."""
     constants = tuple(c for v in (*_variants(body.kernels), *_initial(body)) for c in v.constants)
-    return ScanKernel(generic.code, constants, max(body.peak, 1), (), True, None, "scan", True, 1, body)
+    return ScanKernel(generic.code, constants, max(body.peak, 1), (), True, None, "scan", True, body=body)
 
 
 def _outside(graph: Graph, plan: Plan) -> tuple[dict[str, int], tuple[int, ...]]:

@@ -37,6 +37,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tvm_cascade.schedules.kernels.storage import AS_THEY_ARE, Storage
 from tvm_cascade.schedules.tir import PrimFunc
 
 
@@ -113,6 +114,7 @@ class RowKernel:
     rule: str = "generic"  # how it was made: the performance schedule, or from the operator's own function
     scheduled: bool = False  # whether by a schedule of its kind of operator, which makes parts of rows as well
     rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
+    storage: Storage = AS_THEY_ARE  # of the weights
 
     @property
     def func(self) -> PrimFunc:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.storage import Storage
 from tvm_cascade.schedules.rules import geometry, parts
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
 from tvm_cascade.schedules.rules.emit import KernelBuilder
@@ -57,6 +58,7 @@ class ConvRow(ABC):
     """Builder of a convolution's row kernel."""
 
     group: int  # taps of a kernel row that are loaded at once
+    stored_as = ""  # of weights in fewer bytes than int8: `Storage.name`
     by_form: bool = (
         False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
     )
@@ -140,10 +142,12 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         """Build the kernel for a row, or for the window's `tile_rows`."""
+        saved = self.conv.weights.size - self.k.arrays[0].nbytes
         form = _form(self, (self.blocking, self.numbers and self.numbers.layout))
         if self.g.tile_rows:
             return self.k.kernel(self._several_rows, self.g.tile_rows, form)
-        return self.k.kernel(self._one_row, form=form)
+        kernel = self.k.kernel(self._one_row, form=form)
+        return replace(kernel, storage=Storage(self.stored_as, saved)) if self.stored_as else kernel
 
     def _one_row(self) -> None:
         k, g = self.k, self.g

@@ -98,6 +98,7 @@ class _NibbleConv(_Conv):
 
     group = 8
     scale = 16  # of the sums
+    stored_as = "4 bits"
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         super().__init__(conv, blocking)
@@ -158,6 +159,7 @@ class _TableConv(_NibbleConv):
 
     group = 4
     scale = 1
+    stored_as = "indices of 4 bits"
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         super().__init__(conv, blocking)

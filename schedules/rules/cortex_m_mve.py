@@ -209,6 +209,7 @@ class _NibbleDot(_Dot):
     """
 
     sixteenfold = True
+    stored_as = "4 bits"
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         super().__init__(conv, blocking)

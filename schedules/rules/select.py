@@ -12,6 +12,7 @@ from tvm_cascade.graph import Tensor
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.storage import storage_of
 from tvm_cascade.schedules.rules.dot_products import with_dot_products
 from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
@@ -74,8 +75,11 @@ def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarge
     served = (computed.spec.kind in _WHOLE or computed.has_plain_rows(tensors)) and chosen != GENERIC
     kernel = first_rule(computed.spec, target) if served else None
     if kernel is None:
-        return computed.kernel if chosen == GENERIC else generic_kernels(computed.kernel, target)[0]
-    return replace(kernel, whole=computed.access.whole)
+        kernel = computed.kernel if chosen == GENERIC else generic_kernels(computed.kernel, target)[0]
+    else:
+        kernel = replace(kernel, whole=computed.access.whole)
+    stored = storage_of(computed.func)
+    return replace(kernel, storage=stored) if stored.name else kernel
 
 
 def generic_kernels(kernel: RowKernel, target: KernelTarget) -> list[RowKernel]:

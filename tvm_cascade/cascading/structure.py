@@ -21,4 +21,6 @@ def structure(graph: Graph) -> Graph:
 
 def _plain(op: Op) -> Op:
     attrs = {_KEPT: True} if op.attrs.get(_KEPT) else {}
-    return replace(op, name="", kind="", opaque=op.opaque and "opaque", weight_bytes=0, attrs=attrs)
+    return replace(
+        op, name="", kind="", opaque=op.opaque and "opaque", weight_bytes=0, storage="", saved_bytes=0, attrs=attrs
+    )

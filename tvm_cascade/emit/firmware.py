@@ -214,7 +214,7 @@ def _versions() -> dict[str, str]:
 
 def _operators(plan: Plan) -> list[dict[str, Any]]:
     segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
-    keys = ("name", "kind", "macs", "weight_bytes")
+    keys = ("name", "kind", "macs", "weight_bytes", "storage", "saved_bytes")
     return [{key: getattr(op, key) for key in keys} | {"segment": segment_of[op.index]} for op in plan.graph.ops]
 
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
 from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import Graph
 from tvm_cascade.messages import printable_lines
 from tvm_cascade.publish import publish, whole_file
 from tvm_cascade.report.arena_chart import HIGH, KINDS, arena_chart
@@ -24,6 +25,7 @@ from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.layers import layers
 from tvm_cascade.report.region_graph import region_graph
+from tvm_cascade.report.stored_weights import stored_weights
 from tvm_cascade.report.template import TEMPLATES, render
 from tvm_cascade.report.text import block_rows, does_twice, smallest_of
 from tvm_cascade.search_monitor import above
@@ -93,7 +95,7 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
         kinds=KINDS,
         suggestions=data.get("suggestions", ()),
         flash=data.get("flash_frontier", ()),
-        notes=list(_notes(data)),
+        notes=list(_notes(data, plan.graph)),
         left_out=data.get("left_out", {}),
         script=Markup(script),  # a file of ours: nothing is put into it
         script_hash=f"sha256-{digest}",
@@ -127,13 +129,15 @@ def _cards(report: ReportData) -> Iterator[Card]:
         yield Card("Weights and tables", f"{data['weight_bytes']:,}", "bytes", f"of flash, and about {code:,} of code")
 
 
-def _notes(data: Mapping[str, Any]) -> Iterator[str]:
+def _notes(data: Mapping[str, Any], graph: Graph) -> Iterator[str]:
     if data.get("limited"):
         why = data.get("not_searched")
         yield f"Not searched: {why}." if why else "A limit ended the search: more time may give a smaller arena."
     if data.get("removed"):
         told = dead_channels(data["removed"], data["file_weight_bytes"], data["file_macs"], data["baseline_macs"])
         yield f"Dead channels: {told}."
+    if told := stored_weights(graph):
+        yield f"Weights: {told}."
     if data.get("concats"):
         yield data["concats"]
     for name, exact in data.get("candidates", {}).items():

@@ -32,6 +32,8 @@ class Layer:
     weight_bytes: int
     weight_reads: int  # estimated bytes of weights that are read
     cycles: int  # estimated; accesses are counted where memories are named
+    storage: str = ""  # of weights in fewer bytes than int8 or float32
+    saved_bytes: int = 0  # of weights so
     accesses: tuple[tuple[str, int], ...] = ()  # by named memory, cycles of accesses of what lies there, among `cycles`
 
 
@@ -59,6 +61,8 @@ def layers(plan: Plan, operators: Sequence[Estimate], waits: Sequence[Sequence[f
                 op.weight_bytes,
                 cost.weight_bytes,
                 cost.cycles,
+                op.storage,
+                op.saved_bytes,
                 tuple(zip(names, map(round, waits[o]), strict=True)) if waits else (),
             )
         )
@@ -74,6 +78,9 @@ def layer_rows(found: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> 
             "cycles": x.cycles,
             "access_cycles": dict(x.accesses),
             "macs": x.macs,
+            "weight_bytes": x.weight_bytes,
+            "storage": x.storage,
+            "saved_bytes": x.saved_bytes,
         }
         for x in found
         if x.kind != SOURCE

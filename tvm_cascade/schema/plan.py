@@ -62,6 +62,9 @@ class Layer(TypedDict):
         dict[str, Count], "Of these, by named memory, the accesses of blocks that lie there; empty without `--memory`"
     ]
     macs: Annotated[Count, "Multiply-accumulates, those that are done twice counted twice"]
+    weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
+    storage: Annotated[str, "Form of weights in fewer bytes than int8 or float32: such as '4 bits'; empty otherwise"]
+    saved_bytes: Annotated[Bytes, "Bytes that this form saves; 0 without one"]
 
 
 class Region(TypedDict):
