@@ -142,10 +142,13 @@ class _Editor:
         self.tensor(index).buffer = len(self._model.buffers) - 1
         return index
 
+    def bytes(self, index: int) -> bytearray:
+        """Return the bytes of a constant."""
+        return bytearray(self._model.buffers[self.tensor(index).buffer].data)
+
     def data(self, index: int, dtype: str) -> np.ndarray:
         """Return the elements of a constant."""
-        raw = bytes(bytearray(self._model.buffers[self.tensor(index).buffer].data))
-        return np.frombuffer(raw, dtype).reshape(self.tensor(index).shape)
+        return np.frombuffer(bytes(self.bytes(index)), dtype).reshape(self.tensor(index).shape)
 
     def quantization(self, index: int) -> tuple[np.float32, int]:
         """Return the scale and zero point of a tensor quantized by one scale."""
@@ -184,6 +187,29 @@ def _bias(edit: _Editor, op: Any) -> str:
         return ""
     op.builtinOptions.quantizedBiasType = types.INT32
     return "told that its bias has 32 bits"
+
+
+def _dense(edit: _Editor, op: Any) -> str:
+    """Repair weights with a scale for each block, else the bias."""
+    return _of_blocks(edit, op) or _bias(edit, op)
+
+
+def _of_blocks(edit: _Editor, op: Any) -> str:
+    """Make floats of weights with a scale for each block: the reference gives zeros, or reads no scale."""
+    types, weights = edit.schema.TensorType, int(op.inputs[1])
+    held = edit.tensor(weights).quantization
+    bits = {types.INT8: 8, types.INT4: 4, types.INT2: 2}.get(edit.kind(weights), 0)
+    if held is None or held.detailsType != edit.schema.QuantizationDetails.BlockwiseQuantization or not bits:
+        return ""
+    shape = edit.tensor(weights).shape
+    raw = np.array(edit.bytes(weights), np.uint8)[:, None]
+    first = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = ((raw >> first << (8 - bits)).astype(np.uint8).view(np.int8) >> (8 - bits)).reshape(-1)
+    kind = {types.FLOAT16: "float16", types.FLOAT32: "float32"}[edit.kind(held.details.scales)]
+    scales = edit.data(held.details.scales, kind).astype("float32").reshape(shape[0], -1)
+    real = numbers[: np.prod(shape)].reshape(shape) * np.repeat(scales, held.details.blockSize, 1)
+    op.inputs = np.array([op.inputs[0], edit.constant(real), *op.inputs[2:]], "int32")
+    return "with float weights, of scales for blocks"
 
 
 def _rounded_twice(edit: _Editor, op: Any) -> str:
@@ -332,7 +358,8 @@ def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str, 
 _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
     {
         "BIDIRECTIONAL_SEQUENCE_LSTM": _both_ways,
-        "FULLY_CONNECTED": _bias,
+        "FULLY_CONNECTED": _dense,
+        "EMBEDDING_LOOKUP": _of_blocks,
         "CONV_2D": _bias,
         "SUM": _sum,
         "LOCAL_RESPONSE_NORMALIZATION": _response,

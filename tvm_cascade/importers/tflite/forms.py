@@ -33,6 +33,8 @@ class Form:
 
 def check_form(site: Site) -> None:
     """Raise `InvalidForm` for an operator against TFLite's rules, `UnsupportedForm` for an unsupported one."""
+    if broken := layer.blocked(site):
+        raise UnsupportedForm(broken)
     form = FORMS.get(site.name)
     if form is None:
         return

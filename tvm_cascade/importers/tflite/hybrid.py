@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.importers.tflite.blocks import blocked_reals
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, converts_hybrid, scale_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
 from tvm_cascade.importers.tflite.svdf import svdf_units, svdf_weights
+from tvm_cascade.importers.tflite.weights import in_blocks
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv, lower_dense, lower_stored
 from tvm_cascade.passes.main_rewriting import Value, relax
@@ -82,8 +84,20 @@ def _lookup(net: Network, op: Operator) -> Value:
     """Look up table rows, dequantized if only the table is quantized. (The importer swaps indices and table.)"""
     places, table = net.get_input_tensors(op)
     extent = net.shape(table)[0]
+    if in_blocks(table.tensor):
+        return relax.op.take(blocked_reals(net, table), net.places(places, extent), axis=0, mode="fast")
+    params: Any = table.qnn_params
+    quantized = bool(params) and not net.get_output_tensors(op)[0].qnn_params
+    if quantized and (scales := np.asarray(params["scale"].value.numpy(), "float32")).size > 1:
+        data = _bytes(net, table)
+        if int(params["axis"]) != 0 or scales.size != extent:
+            raise UnsupportedForm("a table without one scale a row")
+        columns = [extent] + [1] * (data.ndim - 1)
+        real = net.bb.emit(relax.op.astype(relax.const(data, "int8"), "float32"))
+        whole = net.bb.emit(relax.op.multiply(real, relax.const(scales.reshape(columns), "float32")))
+        return relax.op.take(whole, net.places(places, extent), axis=0, mode="fast")
     rows = relax.op.take(net.get_tensor_expr(table), net.places(places, extent), axis=0, mode="fast")
-    if not table.qnn_params or net.get_output_tensors(op)[0].qnn_params:
+    if not quantized:
         return rows
     _bytes(net, table)
     real = relax.op.astype(net.bb.emit(rows), "float32")

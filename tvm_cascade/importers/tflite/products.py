@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
+from tvm_cascade.importers.tflite.blocks import blocked_reals
 from tvm_cascade.importers.tflite.model import tflite
 from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
+from tvm_cascade.importers.tflite.weights import in_blocks
 from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.main_rewriting import Value, relax
 
@@ -82,7 +84,9 @@ def _fully_connected(net: Network, op: Operator) -> Value:
     units, depth = net.shape(inputs[1])
     shape = net.shape(inputs[0])
     flat = [int(np.prod(shape)) // depth, depth]
-    if shape == flat:
+    if in_blocks(inputs[1].tensor):
+        result = _blocked(net, op, flat)
+    elif shape == flat:
         result = net.convert_fully_connected(op)
     else:  # meanwhile its input is bound to a reshape to [-1, K]
         name = stock.get_tensor_name(net.subgraph, inputs[0].tensor_idx)
@@ -99,6 +103,18 @@ def _fully_connected(net: Network, op: Operator) -> Value:
     if known and declared != [flat[0], units]:
         result = relax.op.reshape(result, declared)
     return result
+
+
+def _blocked(net: Network, op: Operator, flat: list[int]) -> Value:
+    """Multiply float rows by weights with a scale for each block."""
+    x, weights, *biases = net.get_input_tensors(op)
+    rows = net.bb.emit(relax.op.reshape(net.get_tensor_expr(x), flat))
+    turned = net.bb.emit(relax.op.permute_dims(blocked_reals(net, weights)))
+    result = relax.op.matmul(rows, turned)
+    for bias in biases:
+        result = relax.op.add(result, net.get_tensor_expr(bias)) if bias.tensor_idx >= 0 else result
+    activation = net.options(op, tflite.FullyConnectedOptions).FusedActivationFunction()
+    return net.bb.emit(net.convert_fused_activation_function(net.bb.emit(result), activation))
 
 
 def _transposed_padding(

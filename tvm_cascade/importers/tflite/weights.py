@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tvm_cascade.importers.tflite.site import Requirement, Site, UnsupportedForm, listed
 
 _STORED = ("int8", "uint8", "int16")
+_OF_BLOCKS = ("EMBEDDING_LOOKUP", "FULLY_CONNECTED")  # what reads weights with scales for blocks
+_BLOCKWISE = 2  # of `QuantizationDetails`, which the schema of the package `tflite` does not name
 
 
 def weights(data: int = 0, matrix: int = 1, bias: int = 2) -> Requirement:
@@ -17,7 +20,8 @@ def weights(data: int = 0, matrix: int = 1, bias: int = 2) -> Requirement:
             return f"its weights are of {site.dtype(matrix)}"
         if site.quantized(data) != site.quantized(matrix) and site.dtype(data) != "float32":
             return f"its data are of {site.dtype(data)} and its weights of {site.dtype(matrix)}"
-        if not site.quantized(matrix) and site.dtype(matrix) != "float32":
+        scaled = site.quantized(matrix) or in_blocks(site.inputs[matrix].tensor)
+        if not scaled and site.dtype(matrix) != "float32":
             return f"its weights are of {site.dtype(matrix)} and have no scale"
         if not site.quantized(data) and site.dtype(data) != "float32":
             return f"its data are of {site.dtype(data)} and have no scale"
@@ -86,4 +90,21 @@ def dense(site: Site) -> str:
     count = prod(site.shapes[0])
     if matrix[1] < 1 or count % matrix[1]:
         return f"its data have the shape {listed(site.shapes[0])}, its weights {matrix[1]} inputs"
+    return ""
+
+
+def in_blocks(tensor: Any) -> bool:
+    """Return True if a file's tensor has scales for blocks."""
+    q = tensor.Quantization()
+    return q is not None and q.DetailsType() == _BLOCKWISE and q.Details() is not None
+
+
+def blocked(site: Site) -> str:
+    """Require scales for blocks only of a constant matrix beside float data, in operators that read such weights."""
+    places = [k for k in range(len(site.inputs)) if site.has(k) and in_blocks(site.inputs[k].tensor)]
+    if not places:
+        return ""
+    read = site.name in _OF_BLOCKS and places == [1] and len(site.shapes[1]) == 2
+    if not read or site.dtype(1) != "int8" or site.value(1) is None or site.made != "float32":
+        return f"its input {places[0]} has a scale for each block"
     return ""
