@@ -32,12 +32,12 @@ from tvm_cascade.passes.main_rewriting import (
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
-_BINARY = _TESTS | {
+BINARY = _TESTS | {
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "mod", "floor_mod", "floor_divide", "atan2",
     "logical_and", "logical_or", "logical_xor",
 }  # fmt: skip
 _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
-_UNARY = frozenset((
+UNARY = frozenset((
     "quantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
     "sqrt", "rsqrt", "sign", "floor", "ceil", "round", "erf", "sin", "cos", "nn.silu", "nn.softplus", "nn.gelu",
     "nn.gelu_tanh", "astype", "tan", "acos", "asin", "atan", "sinh", "cosh", "acosh", "asinh", "atanh", "trunc", "isnan", "isinf",
@@ -49,7 +49,7 @@ def to_channels_last(mod: tvm.IRModule, by_pixel: bool = True) -> tvm.IRModule:
     """Return `mod` with `main` rewritten; parameters and results keep their layout. With `by_pixel`, transposed float
     convolutions without overlapping windows become 1 x 1 convolutions, which are faster but do not run row by row.
     """
-    return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY), by_pixel).run()
+    return _ChannelsLast(to_one_row(mod, UNARY, BINARY), by_pixel).run()
 
 
 def images_last(mod: tvm.IRModule) -> tvm.IRModule:
@@ -64,7 +64,7 @@ def in_one_row(mod: tvm.IRModule) -> tvm.IRModule:
     """Return `mod` with the one-dimensional convolutions and pools of `main` as two-dimensional ones (`one_row`); `mod`
     itself if `main` has none, or cannot be read.
     """
-    return to_one_row(mod, _UNARY, _BINARY) if _is_straight(mod) else mod
+    return to_one_row(mod, UNARY, BINARY) if _is_straight(mod) else mod
 
 
 def _is_straight(mod: tvm.IRModule) -> bool:
@@ -102,8 +102,8 @@ class _ChannelsLast(Moves):
             "tile": self._tile,
             "broadcast_to": self._broadcast_to,
             "nn.prelu": self._prelu,
-            **dict.fromkeys(("where", *_BINARY), self._broadcast),
-            **dict.fromkeys(_UNARY, self._unary),
+            **dict.fromkeys(("where", *BINARY), self._broadcast),
+            **dict.fromkeys(UNARY, self._unary),
         }
 
     def _bind(self, var: Value, value: Value) -> None:
@@ -303,8 +303,8 @@ class _Images(_ChannelsLast):
             "mean",
             "permute_dims",
             *_VIEWS,
-            *_BINARY,
-            *_UNARY,
+            *BINARY,
+            *UNARY,
         }
         self.handlers = {kind: handler for kind, handler in self.handlers.items() if kind in kinds}
 

@@ -29,11 +29,13 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 BLOCKING = Blocking(pixels=2, channels=2)
+COLUMN = Blocking(pixels=1, channels=4, rows=True)  # for maps of one column
 PAIRS = 256  # words of a table of pairs of 16 values
 OTHERS = tuple(
     Blocking(pixels, channels, unroll=step, step=step)
     for pixels, channels, step in ((2, 2, 2), (2, 2, 8), (1, 4, 2), (2, 2, 1), (1, 2, 2), (1, 2, 1))
 )
+_WRITTEN_OUT = 12  # groups of four taps in the code of a window over a map of one column, at most
 
 
 class _Conv(ConvRow):
@@ -210,6 +212,12 @@ def of_few_values(conv: QuantizedConv) -> bool:
     return plain and conv.weights.size >= 16 * PAIRS and np.unique(conv.weights).size <= 16
 
 
+def _is_small_column(conv: QuantizedConv) -> bool:
+    """Return True for a window of several rows over a map of one column, whose kernel rows are few enough to write out."""
+    height, words = conv.window.kernel[0], -(-conv.weights.shape[2] // 4)
+    return conv.window.out_width == 1 and height > 1 and height * min(words, COLUMN.step) <= _WRITTEN_OUT
+
+
 def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first, the smallest code last."""
     if conv.depthwise:
@@ -219,7 +227,7 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Vari
     if packs_weights and of_few_values(conv):
         return [Variant(f"table {b.name}", partial(by_table, conv, b)) for b in (*OTHERS, BLOCKING)]
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
-    blockings = [BLOCKING, *rows, *OTHERS]
+    blockings = [*([COLUMN] if _is_small_column(conv) else []), BLOCKING, *rows, *OTHERS]
     made = [Variant("few taps", partial(few_taps, conv))] if has_few_taps(conv) else []
     rows = max(conv.window.tile_rows, 1)
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows) for b in blockings]

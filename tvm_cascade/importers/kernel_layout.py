@@ -17,6 +17,7 @@ from tvm_cascade.importers.batch_norms import fold_batch_norms
 from tvm_cascade.importers.interface import has_interface
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.layout.channels_last import to_channels_last
+from tvm_cascade.passes.layout.one_column import to_one_column
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized, name_of, shape_of
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
@@ -41,7 +42,7 @@ def planned_in_kernel_layout(
         return mod, plan(mod)
     forms: list[Any] = []
     for form in (in_kernel_layout(mod), in_kernel_layout(mod, by_pixel=False), mod):
-        form = reshaped_inputs(form) if by_rows else form
+        form = reshaped_inputs(to_one_column(form)) if by_rows else form
         if not any(structural_equal(form, known) for known in forms):
             forms.append(form)
     for form in forms[:-1]:

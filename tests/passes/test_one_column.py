@@ -1,0 +1,92 @@
+"""Signals in one column: the same integers, rows that arrive one by one, plans that come from either direction of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+import tvm_cascade
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import plan_graph, validate
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.passes.layout.one_column import to_one_column
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing import time_series
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.quick_build import virtual_machine
+
+
+@pytest.mark.parametrize("network", time_series.NETWORKS)
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_a_column_computes_what_a_row_does(network: Any, dtype: str) -> None:
+    mod = network(dtype)
+    column = to_one_column(mod)
+    made = pipeline.prepare(column, KernelTarget())
+    assert any(t.rows > 1 and t.columns == 1 for t in made.graph.tensors)
+    plan = plan_graph(made.graph, rows_alone(stripes=False))
+    validate(plan)
+    shape = made.graph.tensors[made.graph.inputs[0]].shape
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, shape).astype(dtype) if dtype == "int8" else rng.standard_normal(shape).astype(dtype)
+    want = virtual_machine(LowerQuantized()(mod))["main"](tvm.runtime.tensor(x)).numpy()
+    got = run_plan(made, plan, [x]).outputs[0]
+    if dtype == "int8":
+        np.testing.assert_array_equal(got, want)
+    else:
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
+def test_images_stay_as_they_are() -> None:
+    net = Net("int8", seed=1)
+    mod = net.finish(net.conv(net.conv(net.input((1, 8, 6, 3), "x"), 8, 3), 8, 1))
+    assert to_one_column(mod) is mod
+
+
+def test_a_window_of_several_rows_over_one_row_stays() -> None:
+    net = Net("int8", seed=1)
+    mod = net.finish(net.conv(net.input((1, 1, 20, 3), "x"), 8, 3))
+    assert to_one_column(mod) is mod
+
+
+def signal(path: Path, channels_last: bool) -> Path:
+    """Write a float `.onnx` of four one-dimensional convolutions, with a residual, over 96 samples of 6 channels."""
+    onnx = pytest.importorskip("onnx")
+    make, rng = onnx.helper, np.random.default_rng(5)
+    weights, nodes, x = [], [], "x"
+    if channels_last:
+        nodes.append(make.make_node("Transpose", ["x"], ["first"], perm=[0, 2, 1]))
+        x = "first"
+    for k, (read, made) in enumerate(((6, 8), (8, 8), (8, 8), (8, 4))):
+        data = (rng.standard_normal((made, read, 3)) / 3).astype("float32")
+        weights.append(onnx.numpy_helper.from_array(data, f"w{k}"))
+        nodes.append(make.make_node("Conv", [x, f"w{k}"], [f"c{k}"], pads=[2 << k, 0], dilations=[1 << k]))
+        nodes.append(make.make_node("Relu", [f"c{k}"], [f"r{k}"]))
+        x = f"r{k}"
+        if k == 1:
+            nodes.append(make.make_node("Add", ["r0", "r1"], ["a"]))
+            x = "a"
+    nodes.append(make.make_node("ReduceMean", [x], ["y"], axes=[2], keepdims=0))
+    shape = (1, 96, 6) if channels_last else (1, 6, 96)
+    info, kind = make.make_tensor_value_info, onnx.TensorProto.FLOAT
+    graph = make.make_graph(nodes, "g", [info("x", kind, shape)], [info("y", kind, (1, 4))], weights)
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_signal_arrives_sample_by_sample(channels_last: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = signal(tmp_path / "n.onnx", channels_last)
+    result = tvm_cascade.plan(path, target="cortex-m4", stream_input=True)
+    (source,) = (t for s in result.plan.segments for t in s.streamed)
+    tensor = result.plan.graph.tensors[source]
+    assert tensor.rows == 96 and result.plan.storages[source].is_ring(96)
+    assert result.peak_bytes < 96 * 6 * 4
+    tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=path).match
