@@ -34,11 +34,15 @@ from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
 from tvm_cascade.passes.candidates.float_layers_apart import float_layers_apart
 from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
+from tvm_cascade.passes.candidates.time_along_rows import TimeAlongRows, with_time_along_rows
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
+from tvm_cascade.passes.layout.one_column import to_one_column
 from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.prices import Prices, TimeRule
+from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
+from tvm_cascade.passes.states import state_count
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, monitor
@@ -122,6 +126,9 @@ class _Once:
     # by id of the module, and whether kernels are measured: the module (so that the id stays its own), lowered, prepared
     modules: dict[tuple[int, bool], tuple[IRModule, IRModule, PreparedGraph]] = field(default_factory=dict)
     promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
+    columns: dict[int, tuple[IRModule, IRModule]] = field(
+        default_factory=dict
+    )  # by id of the module: it, in one column
 
     def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
         """Return a lowered module, and the graph."""
@@ -130,6 +137,15 @@ class _Once:
             integers = lower_integers(mod)
             self.modules[key] = (mod, integers, kernels.prepare(integers))
         return self.modules[key][1:]
+
+    def column(self, mod: IRModule) -> IRModule:
+        """Return a module with its signals in one column; `mod` itself without signals, or with states."""
+        if id(mod) not in self.columns:
+            self.columns[id(mod)] = (
+                mod,
+                mod if is_lowered(mod) or state_count(mod) else reshaped_inputs(to_one_column(mod)),
+            )
+        return self.columns[id(mod)][1]
 
     def promised(self, mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
         """Return `promised`, cached under the relevant part of the request."""
@@ -145,7 +161,7 @@ def _plan_network(
     """Run `plan_network` inside the monitor of the request's time limit."""
     options = plan_options(request, kernels.core, addressed, kernels.prices)
 
-    def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
+    def planned(mod: IRModule, kernels: KernelSource = kernels, options: PlanOptions = options) -> PlannedCandidate:
         integers, prepared = once.prepared(mod, kernels)
         progress(f"planning {len(prepared.graph.ops)} operators")
         graph = prepared.graph
@@ -163,19 +179,40 @@ def _plan_network(
         found = planned(mod)
         return replace(found, kept={**found.kept, **{n: e for n, e in chosen.kept.items() if n == Substitutions.name}})
 
-    promise = once.promised(mod, request, progress)
-    if not promise.steps:
-        return replace(planned(mod), rewritten=promise if request.rewrite else None)
-    # candidates are compared with kernels that need no measurements; only the winner's are measured
-    chosen = with_substitutions(
-        mod, promise, partial(planned, kernels=kernels.untuned), TimeRule(options, kernels.prices)
-    )
-    done = chosen.rewritten
-    assert done is not None
-    told = done if done.steps or request.rewrite else None
-    if told is not None:
-        progress(f"{len(done.steps)} substitutions: {done.reason}")
-    return replace(measured(chosen, done.mod), rewritten=told)
+    def in_one_row() -> PlannedCandidate:
+        """Plan the network with its signals as they are."""
+        promise = once.promised(mod, request, progress)
+        if not promise.steps:
+            return replace(planned(mod), rewritten=promise if request.rewrite else None)
+        # candidates are compared with kernels that need no measurements; only the winner's are measured
+        chosen = with_substitutions(
+            mod, promise, partial(planned, kernels=kernels.untuned), TimeRule(options, kernels.prices)
+        )
+        done = chosen.rewritten
+        assert done is not None
+        told = done if done.steps or request.rewrite else None
+        if told is not None:
+            progress(f"{len(done.steps)} substitutions: {done.reason}")
+        return replace(measured(chosen, done.mod), rewritten=told)
+
+    priced = options.steps is not None and not (request.layerwise or request.stream_input)
+    column = once.column(mod) if priced else mod
+    if column is mod:
+        return in_one_row()
+
+    def in_one_column(limit: float | None) -> PlannedCandidate:
+        """Plan the network with its signals in one column, within the given factor of the fastest such plan."""
+        work = options.max_macs if options.stripes else 1.0
+        return planned(column, options=options if limit is None else replace(options, max_time=limit / work))
+
+    try:
+        row: Best = in_one_row()
+    except InfeasibleError as error:
+        row = error
+    found = with_time_along_rows(row, in_one_column, TimeRule(options, kernels.prices))
+    if TimeAlongRows.name in found.kept:
+        progress(found.reason)
+    return found
 
 
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:

@@ -304,7 +304,13 @@ def describe(
     """
     chosen, options, name = planned.candidate, planned.options, loaded.name
     report = frontier_report(
-        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), chosen.prices.work
+        chosen.graph,
+        options,
+        chosen.plan,
+        whole,
+        lambda line: progress(f"{name}: {line}"),
+        chosen.prices.work,
+        chosen.others,
     )
     held = _flash_bytes(planned) if flash else None
     rewritten = chosen.rewritten

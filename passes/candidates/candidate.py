@@ -96,6 +96,7 @@ class PlannedCandidate:
     groups: Mapping[str, int] = field(default_factory=dict)  # number of channel groups, by name of the projection
     kept: Mapping[str, Exactness] = field(default_factory=dict)  # the candidates applied to this network, by name
     plain: Graph | None = None  # with `groups`: the graph before channel tiling
+    others: tuple[Graph, ...] = ()  # of equivalent networks whose plans another cap or limit may choose
     reason: str = ""  # what was changed and its effect, or why nothing was; empty if there was nothing to try
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
     # by operator, cycles of its accesses of each memory of the plan, in their order; none without named memories

@@ -91,7 +91,7 @@ class Reshaping(Rewriting):
         return self.new.get(value, value)
 
     def _widened(self, value: Value) -> Value:
-        """Return the counterpart of a signal in the new shape, or of an operand that broadcasts against signals."""
+        """Return the counterpart of a signal in the new shape, or of an operand that broadcasts against a signal."""
         if value in self.wide:
             return self.wide[value]
         shape = shape_of(value)

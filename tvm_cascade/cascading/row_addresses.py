@@ -271,12 +271,13 @@ class _Blocks:
     def allocated(self, below: int) -> tuple[Problem, Allocation] | None:
         """Return a problem with the caller's tensors at fixed addresses, and a solution in fewer than `below` bytes."""
         least = aligned(max_live_step(Problem(tuple(self.buffers)))[0], self.unit)
-        last = aligned(below - self.unit, self.unit)
+        last = below - 1
         best, low = self._within(least), least
         if best is None and len(self.buffers) <= _SEARCHED:
             best = self._within(least, _EFFORT)
         parts = () if best is not None else _PARTS if last - least > last * _LITTLE else _PARTS[-1:]
-        for capacity in dict.fromkeys(aligned(least + (last - least) // part, self.unit) for part in parts):
+        sizes = (aligned(least + (last - least) // part, self.unit) for part in parts)
+        for capacity in dict.fromkeys(min(size, last) for size in sizes):
             best = self._within(capacity)
             if best is not None:
                 break

@@ -46,6 +46,7 @@ def frontier_report(
     whole: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
     work: Callable[[Plan], Sequence[Work] | None] = lambda _plan: None,
+    others: Sequence[Graph] = (),
 ) -> FrontierReport:
     """Build the frontier with each plan's estimated traffic and instructions, and the bounds at 1.00x.
 
@@ -64,6 +65,8 @@ def frontier_report(
         Gets a line for every point found.
     work : callable
         Estimates the instructions and cycles of a plan by operator, from its kernels; None where they are not known.
+    others : sequence of Graph
+        Equivalent networks, whose plans at 1.00x another cap or limit may choose.
     """
 
     def tell(plan: Plan) -> None:
@@ -77,8 +80,11 @@ def frontier_report(
             plans += frontier(graph, more_work, tell)
             plans += frontier_in_groups(graph, options, tell)
             if options.steps is not None:
-                plans += in_time(graph, options).tried
-                plans += _under_caps(graph, options, plans)
+                for other in others:
+                    plans += frontier(other, replace(options, max_macs=1.0))
+                for own in (graph, *others):
+                    plans += in_time(own, options).tried
+                plans += _under_caps((graph, *others), options, plans)
         known = bounds(graph, options)
     best = unbeaten(plans, [(p.peak, p.macs, instructions(p, options) or 0.0) for p in plans])
     counted = {key: work(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
@@ -91,20 +97,23 @@ def frontier_report(
     return FrontierReport(points, estimates, known, marks, operators)
 
 
-def _under_caps(graph: Graph, options: PlanOptions, plans: Sequence[Plan]) -> list[Plan]:
+def _under_caps(graphs: Sequence[Graph], options: PlanOptions, plans: Sequence[Plan]) -> list[Plan]:
     """Return plans under caps between the plans known, in turn in the widest gap.
 
     In a gap with hardly more instructions for the smaller plan than for the larger, any cap gets the smaller plan.
     """
     found, closed = list[Plan](), set[int]()
-    while len(found) < _CAPS and not monitor().over():
+    while len(found) < _CAPS * len(graphs) and not monitor().over():
         gap = _widest_gap([p for p in (*plans, *found) if p.macs <= p.baseline_macs], options, closed)
         if gap is None:
             break
         below, above = gap
-        with suppress(InfeasibleError):
-            found.append(plan_graph(graph, replace(options, sram=isqrt(below * above), max_macs=1.0)))
-        if not found or found[-1].peak <= below:
+        new: list[Plan] = []
+        for graph in graphs:
+            with suppress(InfeasibleError):
+                new.append(plan_graph(graph, replace(options, sram=isqrt(below * above), max_macs=1.0)))
+        found += new
+        if all(p.peak <= below for p in new):
             closed.add(above)
     return found
 
