@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
+.PHONY: demo test torch test-torch test-training cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -52,6 +52,11 @@ KERAS := $(VENV)-tensorflow/bin/python
 keras: $(STAMP)
 	-test -e $(KERAS) || { $(PYTHON) -m venv $(VENV)-tensorflow && $(KERAS) -m pip install -q --disable-pip-version-check tensorflow-cpu; }
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
+
+# the tutorials that begin with a training framework or its quantizer
+test-training: torch tools
+	$(BIN)/pip install -q --disable-pip-version-check onnxscript ai-edge-quantizer
+	$(BIN)/python -m pytest tests/tutorials -k "from_pytorch or ai_edge"
 
 bench: $(STAMP) tools keras
 	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py tests/schedules/test_estimates.py tests/parallel/test_network_schedule.py

@@ -464,7 +464,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         file="" if isinstance(model, IRModule) else str(model),
         core=request.target,
         room=None if board is None else room_of(board, bool(told.plan.placed)),
-        rooms=((), ()) if board is not None else rooms_by_core(get_core(request.target)),
+        rooms=rooms_by_core(get_core(request.target)),
     )
 
 

@@ -131,7 +131,7 @@ class PlanResult:
     file: str = ""  # the model, as it was given
     core: str = ""  # that the plan is for
     room: Room | None = None  # of the board that was given
-    # without a board: of the boards with this core, and of all others
+    # of the boards with this core, and of all others
     rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = ((), ())
     command: str = ""  # command line of this plan
     next_step: str = ""  # and the one that compiles it
@@ -193,9 +193,11 @@ class PlanResult:
 
     @property
     def smallest_boards(self) -> tuple[str, ...]:
-        """Names of the known boards with this core that hold the network, the smallest first; empty with a board."""
+        """Names of the known boards with this core that hold the network, the smallest first; empty if a given board does too."""
         need = self.need
-        return () if need is None else tuple(room.board for room in holding(need, self.rooms[0]))
+        if need is None or (self.room is not None and self.fits is not False):
+            return ()
+        return tuple(room.board for room in holding(need, self.rooms[0]))
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -352,9 +354,13 @@ class PlanResult:
         if need is None or self.core == "host":
             return labelled("arena", bytes_and_unit(self.plan.peak))
         if self.room is not None:
-            return wrap(verdict(need, self.room, time), COLUMNS)
-        boards = verdict_of_boards(need, self.core, *self.rooms) if self.rooms[1] else ""
-        return [*wrap(boards, COLUMNS), *wrap(need_line(need, time), COLUMNS)]
+            line = wrap(verdict(need, self.room, time), COLUMNS)
+            return line if self.fits is not False else [*line, *self._boards(need)]
+        return [*self._boards(need), *wrap(need_line(need, time), COLUMNS)]
+
+    def _boards(self, need: Need) -> list[str]:
+        """Return the lines that name the smallest boards for the network; none if no boards were compared."""
+        return wrap(verdict_of_boards(need, self.core, *self.rooms), COLUMNS) if self.rooms[1] else []
 
     def _screen(self) -> list[str]:
         """Return the first screen: lines that do not fit are left out, the least important first."""

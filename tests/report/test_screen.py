@@ -88,6 +88,7 @@ def test_what_exceeds_ram_or_weights_does_not_fit_and_ends_with_1() -> None:
         assert (done.exit_code, done.stdout.startswith(said)) == (status, True), done.stdout
         require_screen(done.stdout)
         assert ("flash: probably not, " in done.stdout) == (fits is None)
+        assert ("\nfits " in done.stdout) == (fits is False), "the smallest boards that hold the network"
         again = CliRunner().invoke(main, ["plan", SHAPES, "--target", str(small), "--json"])
         assert again.exit_code == status and json.loads(again.stdout)["fits"] is fits
 

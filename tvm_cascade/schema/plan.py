@@ -283,7 +283,7 @@ class Plan(_Sometimes):
         "Whether the board holds the network; null without a board, and where only the estimate of code exceeds its flash",
     ]
     smallest_boards: Annotated[
-        list[str], "Without a board: names of those with this core that hold the network, the smallest first"
+        list[str], "Without a board that holds the network: names of boards with this core that do, the smallest first"
     ]
     suggestions: Annotated[list[str], "Options that would save RAM, and how much"]
     ram_weight_bytes: Annotated[Bytes, "Of weights that are copied to RAM, or read into it, beside the arena"]

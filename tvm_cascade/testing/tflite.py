@@ -218,8 +218,10 @@ class ModelWriter:
         self._bodies.append(graph)
         return len(self._bodies)
 
-    def finish(self, lean: bool = False) -> bytes:
-        """Return the file; a `lean` one leaves out empty vectors, as TensorFlow's converter does."""
+    def finish(self, lean: bool = False, signature: str = "") -> bytes:
+        """Return the file; a `lean` one leaves out empty vectors, as TensorFlow's converter does. `signature` names inputs
+        and outputs as their tensors.
+        """
         schema = _schema()
         for graph in (self, *self._bodies) if lean else ():
             graph._leave_out_empty_vectors()
@@ -227,6 +229,8 @@ class ModelWriter:
         model.version, model.description = 3, "made for a test"
         model.operatorCodes, model.subgraphs = self._codes, [g._subgraph() for g in (self, *self._bodies)]
         model.buffers = [schema.BufferT(), *self._buffers]
+        if signature:
+            model.signatureDefs = [self._signature(signature)]
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
@@ -236,6 +240,17 @@ class ModelWriter:
             op.inputs, op.outputs = (v if len(v) else None for v in (op.inputs, op.outputs))
         for tensor in self._tensors:
             tensor.shape = tensor.shape if len(tensor.shape) else None
+
+    def _signature(self, key: str) -> Any:
+        schema, made = _schema(), _schema().SignatureDefT()
+        made.signatureKey = key
+        made.inputs, made.outputs = [], []
+        for indices, maps in ((self.inputs, made.inputs), (self.outputs, made.outputs)):
+            for index in indices:
+                entry = schema.TensorMapT()
+                entry.name, entry.tensorIndex = self._tensors[index].name, index
+                maps.append(entry)
+        return made
 
     def _subgraph(self) -> Any:
         graph = _schema().SubGraphT()
