@@ -75,7 +75,8 @@ def test_what_exceeds_ram_or_weights_does_not_fit_and_ends_with_1() -> None:
     board = json.loads(load_board("stm32f446re").source)
     small = Path("small.json")
     own = tvm_cascade.plan(SHAPES, target="stm32f446re")
-    weights, code = own.to_dict()["weight_bytes"], own.to_dict()["estimated_code_bytes"]
+    assert own.need is not None
+    weights, code = own.need.constants, own.need.code
     for ram, flash, status, fits, said in (
         (8192, 524288, 1, False, "does not fit small: RAM "),
         (131072, weights - 8, 1, False, "does not fit small: RAM "),
