@@ -235,9 +235,27 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(softmax(self._last_of(call.args[0]), axis=3)), last=True)
 
     def _matmul(self, call: Value) -> Placed:
+        if (merged := self._matmul_of_image(call)) is not None:
+            return merged
         weights, rank = self.stored.get(self._place(call.args[1]).value), len(shape_of(call.args[1]))
         odd = weights is not None and weights.scales > 1 and weights.axis % rank != rank - 1
         return self._other(call if weights is None or not odd else self._with_real_weights(call, weights))
+
+    def _matmul_of_image(self, call: Value) -> Placed | None:
+        """Rewrite a product of a merged image with constant weights, whose rows move; None for any other product."""
+        placed, weights = self._ordered(call.args[0]), self._place(call.args[1]).value
+        if not placed.image or len(shape_of(weights)) != 2:
+            return None
+        stored = self.stored.get(weights)
+        constant = constant_of(self._definition(weights) if stored is None else stored.tensor)
+        if constant is None or (stored is not None and stored.scales > 1 and stored.axis % 2 != 1):
+            return None
+        turned = np.ascontiguousarray(np.moveaxis(constant.reshape(*placed.image, -1), 0, 2)).reshape(constant.shape)
+        moved = relax.const(turned, str(constant.dtype))
+        moved = moved if stored is None else self._real(stored.along(moved, stored.axis))
+        return Placed(
+            self.bb.emit(relax.Call(call.op, [placed.value, moved, *call.args[2:]], call.attrs, call.ty_args))
+        )
 
     def _with_real_weights(self, call: Value, weights: Stored) -> Value:
         """`call` with float weights: integer kernels support a single scale per output channel, not per input."""
@@ -287,8 +305,10 @@ class _ChannelsLast(Moves):
         """Rewrite an elementwise operator in its input's layout; a quantization axis moves with the channels."""
         placed = self._ordered(call.args[0])
         rest = list(call.args[1:])
+        if placed.image and any(prod(shape_of(a)) > 1 for a in rest if isinstance(a.ty, relax.TensorType)):
+            placed = self._place(call.args[0])
         if not placed.axes:
-            return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
+            return replace(placed, value=self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
         return replace(placed, value=self.bb.emit(elementwise(call, placed.value, rest, placed.axes)))
 
 

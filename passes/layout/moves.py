@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import tvm
@@ -29,6 +30,7 @@ class Placed:
     value: Value
     last: bool = False
     order: tuple[int, ...] = ()  # neither layout: by axis of `value`, the axis of its counterpart
+    image: tuple[int, ...] = ()  # merged into the last axis: channels, rows, columns; in `value` the channels come last
 
     @property
     def axes(self) -> Mapping[int, int]:
@@ -61,11 +63,26 @@ class Moves(Rewriting):
     def _place(self, value: Value) -> Placed:
         """Return a value's place, in NHWC or in the old layout."""
         placed = self._ordered(value)
+        if placed.image:
+            return Placed(self._in_planes(placed))
         return Placed(self._arranged(placed, range(len(placed.order)))) if placed.order else placed
 
     def _ordered(self, value: Value) -> Placed:
         """Return a value's place, in any axis order."""
         return self.placed.get(value, Placed(value)) if isinstance(value, relax.Var) else Placed(value)
+
+    def _in_planes(self, placed: Placed) -> Value:
+        """Return a merged image in the order of the old layout, plane by plane."""
+        key = (placed.value, placed.image)
+        if key not in self.arranged:
+            shape, (channels, rows, columns) = shape_of(placed.value), placed.image
+
+            def move(value: Value) -> Value:
+                pixels = self._reshaped(value, [prod(shape[:-1]), rows, columns, channels])
+                return self._reshaped(self._permuted(pixels, TO_FIRST), shape)
+
+            self.arranged[key] = self._rearranged(placed.value, move)
+        return self.arranged[key]
 
     def _arranged(self, placed: Placed, axes: Sequence[int]) -> Value:
         """Return a value in the given order of its counterpart's axes."""
@@ -87,6 +104,7 @@ class Moves(Rewriting):
         placed = self._ordered(value)
         if placed.order:
             return self._arranged(placed, TO_LAST)
+        placed = self._place(value)
         return placed.value if placed.last else self._transposed(placed.value, last=True)
 
     def _last_where(self, value: Value, kept: bool) -> Placed:
@@ -133,6 +151,8 @@ class Moves(Rewriting):
     def _made_real(self, stored: Stored) -> Placed:
         """Dequantize integers of the old function, in their layout."""
         placed = self._ordered(stored.tensor)
+        if placed.image and stored.scales != 1:
+            placed = self._place(stored.tensor)
         axis = placed.axes[stored.axis % len(placed.axes)] if placed.axes else stored.axis
         numbers = self._first_of(stored.scale), self._first_of(stored.zero_point)
         return replace(placed, value=self._real(Stored(placed.value, *numbers, axis)))
@@ -176,8 +196,15 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
-        """Rewrite a reshape; a source with a single pixel reads the same in both layouts."""
+        """Rewrite a reshape; a source with a single pixel reads the same in both layouts.
+
+        An image merged into the last axis keeps channels last: what reads it moves the elements, or its weights.
+        """
         placed, shape = self._ordered(call.args[0]), shape_of(call)
+        if placed.image or placed.last:
+            image = placed.image or shape_of(call.args[0])[1:]
+            if image[0] > 1 and prod(image[1:]) > 1 and shape and shape[-1] == prod(image):
+                return Placed(self._rearranged(placed.value, lambda v: self._reshaped(v, shape)), image=tuple(image))
         if (placed.last or placed.order) and (seen := self._view_in_order(placed, call)) is not None:
             return seen
         source = placed.value if placed.last and shape_of(call.args[0])[2:] == (1, 1) else self._first_of(call.args[0])

@@ -1,9 +1,10 @@
-"""Accumulating kernels of int8 dense layers (`schedules.kernels.accumulate`).
+"""Accumulating kernels of dense layers, int8 and float32 (`schedules.kernels.accumulate`).
 
-Each call multiplies some inputs by their weights, for blocks of four outputs. Weights lie in the order in which calls read
-them: of a block, for every `lanes` inputs those of its first output, then of its second. DSP cores take four inputs at a
-time in halfword pairs, MVE cores sixteen or eight in a vector, all others one. The sums start from biases with the
-input zero point's part, so that only the call with the last input requantizes.
+Each call multiplies some inputs by their weights, for a block of outputs at a time. Weights lie in the order in which calls read
+them: of a block, for every `lanes` inputs those of its first output, then of its second. Of int8, DSP cores take four
+inputs at a time in halfword pairs, MVE cores sixteen or eight in a vector, all others one; sums start from biases with
+the input zero point's part, so that only the call with the last input requantizes. Of float32, MVE cores take a
+block's outputs in vectors; sums are added up in the generic kernel's order, the bias last.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.fpu_float_kernels import FLOAT, FloatLayer, biases_of, read_layer
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.lanes import vector
+from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.running_sums import RunningSums
 from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
-_BLOCK = 4  # outputs
+_LANES = 4  # floats in a vector
 _NUMBERS = 4  # of an output in the table: multiplier, addend, shift, bias
 
 
@@ -36,43 +38,57 @@ def dense_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget, u
 
     Every call's inputs begin and end at multiples of `unit`.
     """
-    conv = read_dense(spec) if target.tunable else None
-    if conv is None or conv.weights.dtype != np.int8 or conv.dtype != "int8" or conv.window.height != 1:
+    layer = (read_dense(spec) or read_layer(spec)) if target.tunable else None
+    if layer is None or layer.window.height != 1 or layer.window.kernel != (1, 1):
         return generic
-    depth, outputs = conv.weights.shape[2:]
+    depth, outputs = layer.weights.shape[2:]
     if (generic.accumulator_bytes, generic.granule, generic.elements) != (4 * outputs, 1, depth):
         return generic
-    form: type[_DenseSum] = _Singles
+    made = _of_floats(layer, target, unit) if isinstance(layer, FloatLayer) else _of_integers(layer, target, unit)
+    return generic if made is None else replace(generic, kernel=made.kernel(), granule=made.lanes)
+
+
+def _of_integers(conv: QuantizedConv, target: KernelTarget, unit: int) -> _DenseSum | None:
+    if conv.weights.dtype != np.int8 or conv.dtype != "int8":
+        return None
     if target.vectors and unit % _Vectors.lanes == 0:
-        form = _Vectors if unit % _LongVectors.lanes else _LongVectors
-    elif target.dsp and unit % _Pairs.lanes == 0:
-        form = _Pairs
-    return replace(generic, kernel=form(conv).kernel(), granule=form.lanes)
+        return (_Vectors if unit % _LongVectors.lanes else _LongVectors)(conv)
+    return _Pairs(conv) if target.dsp and unit % _Pairs.lanes == 0 else _Singles(conv)
+
+
+def _of_floats(layer: FloatLayer, target: KernelTarget, unit: int) -> _DenseSum | None:
+    if layer.stored is not None or not target.core.fpu:
+        return None
+    if target.vectors and layer.outputs % _LANES == 0:
+        return _FloatVectors(layer)
+    return _Floats(layer) if unit % _FloatPairs.lanes else _FloatPairs(layer)
 
 
 class _DenseSum(ABC):
     """Builder of the kernel: blocks of outputs, and in each the products of a call's inputs."""
 
     lanes = 1  # inputs at a time
+    block = 4  # outputs at a time
+    sums = "int32"
 
-    def __init__(self, conv: QuantizedConv) -> None:
-        self.conv = conv
-        self.depth, self.outputs = conv.weights.shape[2:]
-        self.flat = conv.weights.reshape(self.depth, self.outputs)
-        self.k = k = KernelBuilder([conv.dtype], [self._packed(), self._table()], [conv.out_dtype])
-        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
-        self.w = k.view(k.constants[0], "int8", "ws")
-        self.table = k.view(k.constants[1], "int32", "table")
-        self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
-        self.sums = RunningSums(k)
+    def __init__(self, layer: QuantizedConv | FloatLayer) -> None:
+        self.depth, self.outputs = layer.weights.shape[2:]
+        self.flat = layer.weights.reshape(self.depth, self.outputs)
+        packed, table = self._packed(), self.table_of(layer)
+        self.k = k = KernelBuilder([layer.dtype], [packed, table], [layer.out_dtype])
+        self.x = k.view(k.inputs[0][0], layer.dtype, "xs")
+        self.w = k.view(k.constants[0], str(packed.dtype), "ws")
+        self.table = k.view(k.constants[1], str(table.dtype), "table")
+        self.out = k.view(k.outputs[0], layer.out_dtype, "outs")
+        self.running = RunningSums(k, self.sums)
 
     def _blocks(self) -> Iterator[tuple[int, int, int]]:
         """Yield the first output, the number of blocks and their outputs: whole blocks, then the rest."""
-        whole, rest = divmod(self.outputs, _BLOCK)
+        whole, rest = divmod(self.outputs, self.block)
         if whole:
-            yield 0, whole, _BLOCK
+            yield 0, whole, self.block
         if rest:
-            yield whole * _BLOCK, 1, rest
+            yield whole * self.block, 1, rest
 
     def _packed(self) -> np.ndarray:
         parts = []
@@ -81,41 +97,64 @@ class _DenseSum(ABC):
             parts.append(own.transpose(2, 0, 3, 1).ravel())
         return np.concatenate(parts)
 
-    def _table(self) -> np.ndarray:
-        bias = self.conv.bias.astype(np.int64) - self.conv.input_zero_point * self.flat.sum(0, dtype=np.int64)
-        return np.concatenate([self.conv.requantize.table, bias.astype(np.int32)[:, None]], axis=1).ravel()
-
     def kernel(self) -> RowKernel:
-        k, begin, end = self.k, self.sums.begin, self.sums.end
+        k, begin, end = self.k, self.running.begin, self.running.end
         passes = k.let(tirx.truncdiv(end - begin, i32(self.lanes)) if self.lanes > 1 else end - begin, "passes")
         for first, count, size in self._blocks():
             with k.loop(count, "block") as block:
-                channel = first + block * _BLOCK
-                acc = k.local(size, "acc")
+                channel = first + block * self.block
+                acc = k.local(size, "acc", self.sums)
                 for j in range(size):
-                    start = tirx.if_then_else(begin > 0, self.sums.at(channel + j), self.number(channel + j, 3))
+                    start = tirx.if_then_else(begin > 0, self.running.at(channel + j), self.start(channel + j))
                     k.store(acc, j, start)
                 at = k.let(channel * self.depth + begin * size, "at")
                 with k.loop(passes, "i") as i:
                     self.products(acc, i, at + i * (self.lanes * size), size)
                 for j in range(size):
-                    k.store(self.sums.buffer, channel + j, acc[i32(j)])
+                    k.store(self.running.buffer, channel + j, acc[i32(j)])
         with k.when(end >= self.depth), k.loop(self.outputs, "c") as c:
-            m, addend, shift = (k.let(self.number(c, i), name) for i, name in enumerate(("m", "r", "e")))
-            total = k.let(self.sums.at(c), "sum")
-            value = emit_requantize(k, self.conv.requantize, total, m, addend, shift)
-            k.store(self.out, c, value.astype(self.conv.out_dtype))
-        return self.sums.finished("dense_sum")
+            k.store(self.out, c, self.finished(c, k.let(self.running.at(c), "sum", self.sums)))
+        return self.running.finished("dense_sum")
 
-    def number(self, channel: Value, which: int) -> Value:
-        return self.table[channel * _NUMBERS + which]
+    @abstractmethod
+    def table_of(self, layer: QuantizedConv | FloatLayer) -> np.ndarray:
+        """Return the outputs' numbers, flat."""
+
+    @abstractmethod
+    def start(self, channel: Value) -> Value:
+        """Return an output's sum before the first input."""
 
     @abstractmethod
     def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
         """Emit the products of the call's inputs from `i * lanes` on, whose weights begin at index `weights`."""
 
+    @abstractmethod
+    def finished(self, channel: Value, total: Value) -> Value:
+        """Return an output from its sum."""
 
-class _Singles(_DenseSum):
+
+class _Integers(_DenseSum):
+    def __init__(self, conv: QuantizedConv) -> None:
+        self.conv = conv
+        super().__init__(conv)
+
+    def table_of(self, layer: QuantizedConv | FloatLayer) -> np.ndarray:
+        bias = self.conv.bias.astype(np.int64) - self.conv.input_zero_point * self.flat.sum(0, dtype=np.int64)
+        return np.concatenate([self.conv.requantize.table, bias.astype(np.int32)[:, None]], axis=1).ravel()
+
+    def _number(self, channel: Value, which: int) -> Value:
+        return self.table[channel * _NUMBERS + which]
+
+    def start(self, channel: Value) -> Value:
+        return self._number(channel, 3)
+
+    def finished(self, channel: Value, total: Value) -> Value:
+        k = self.k
+        m, addend, shift = (k.let(self._number(channel, i), name) for i, name in enumerate(("m", "r", "e")))
+        return emit_requantize(k, self.conv.requantize, total, m, addend, shift).astype(self.conv.out_dtype)
+
+
+class _Singles(_Integers):
     def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
         k = self.k
         x = k.let(self.x[i].astype("int32"), "xv")
@@ -123,7 +162,7 @@ class _Singles(_DenseSum):
             k.store(acc, j, acc[i32(j)] + x * self.w[weights + j].astype("int32"))
 
 
-class _Pairs(_DenseSum):
+class _Pairs(_Integers):
     lanes = 4
 
     def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
@@ -137,7 +176,7 @@ class _Pairs(_DenseSum):
                 k.store(acc, j, call("smlad", pair, w, acc[i32(j)]))
 
 
-class _Vectors(_DenseSum):
+class _Vectors(_Integers):
     lanes = 8
 
     def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
@@ -152,3 +191,45 @@ class _Vectors(_DenseSum):
 
 class _LongVectors(_Vectors):
     lanes = 16
+
+
+class _Floats(_DenseSum):
+    block = 8
+    sums = FLOAT
+
+    def __init__(self, layer: FloatLayer) -> None:
+        self.layer = layer
+        super().__init__(layer)
+
+    def table_of(self, layer: QuantizedConv | FloatLayer) -> np.ndarray:
+        return biases_of(self.layer)
+
+    def start(self, channel: Value) -> Value:
+        return tirx.const(0.0, FLOAT)
+
+    def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
+        k = self.k
+        for n in range(self.lanes):
+            x = k.let(self.x[i * self.lanes + n], "xv", FLOAT)
+            for j in range(size):
+                k.store(acc, j, call("mlaf", x, self.w[weights + j * self.lanes + n], acc[i32(j)]))
+
+    def finished(self, channel: Value, total: Value) -> Value:
+        bias = self.k.let(self.table[channel], "bias", FLOAT) if self.layer.bias is not None else None
+        return self.layer.finished(total, bias)
+
+
+class _FloatPairs(_Floats):
+    lanes = 2
+
+
+class _FloatVectors(_Floats):
+    def __init__(self, layer: FloatLayer) -> None:
+        self.block = next(n for n in (16, 8, _LANES) if layer.outputs % n == 0)
+        super().__init__(layer)
+
+    def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
+        x = splat(self.k.let(self.x[i], "xv", FLOAT))
+        for j in range(0, size, _LANES):
+            product = x * vector(self.w, weights + j, _LANES)
+            put(self.k, acc, j, vector(acc, j, _LANES) + product, _LANES)

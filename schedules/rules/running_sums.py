@@ -8,12 +8,12 @@ from tvm_cascade.schedules.tir import Value, i32, kernel_function, pointer_var, 
 
 
 class RunningSums:
-    """int32 sums that a kernel keeps between calls, beside the first element and the end of a call's inputs."""
+    """Sums that a kernel keeps between calls, beside the first element and the end of a call's inputs."""
 
-    def __init__(self, k: KernelBuilder) -> None:
-        self.k = k
-        self.handle = pointer_var("acc", "int32")
-        self.buffer = k.view(self.handle, "int32", "sums")
+    def __init__(self, k: KernelBuilder, dtype: str = "int32") -> None:
+        self.k, self.dtype = k, dtype
+        self.handle = pointer_var("acc", dtype)
+        self.buffer = k.view(self.handle, dtype, "sums")
         self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
 
     def at(self, index: Value) -> Value:
@@ -23,7 +23,7 @@ class RunningSums:
         """Build the kernel from the builder's statements, with the parameters specified by `Accumulating`."""
         k = self.k
         kept = [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role in (Role.INPUT, Role.CONSTANT)]
-        kept += [(self.handle, Param(Role.ACCUMULATOR, 0, "int32"))]
+        kept += [(self.handle, Param(Role.ACCUMULATOR, 0, self.dtype))]
         kept += [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role is Role.OUTPUT]
         kept += [(self.begin, Param(Role.BEGIN, 0, "int32")), (self.end, Param(Role.END, 0, "int32"))]
         func = kernel_function(name, [v for v, _ in kept], k.statements())

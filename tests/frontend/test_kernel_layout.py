@@ -156,10 +156,33 @@ def linear(g: Graph) -> str:
     return g.op("Add", g.op("MatMul", x, g.random(1, 9, 5)), g.random(5))
 
 
+def flattened(g: Graph) -> str:
+    x = g.op("MaxPool", g.op("Relu", g.conv("x", (8, 4, 3, 3))), kernel_shape=[2, 2], strides=[2, 2])
+    return g.op("Gemm", g.op("Tanh", g.op("Flatten", x)), g.random(5, 48), g.random(5), transB=1)
+
+
+def merged_behind_an_axis(g: Graph) -> str:
+    x = g.op("Reshape", g.conv("x", (8, 4, 3, 3)), g.const([1, 1, -1], "int64"))
+    return g.op("MatMul", x, g.random(192, 5))
+
+
+def flattened_for_several(g: Graph) -> str:
+    """Two products read a merged image, and operators that need the file's order."""
+    x = g.op("Flatten", g.conv("x", (8, 4, 3, 3)))
+    products = (g.op("Gemm", x, g.random(192, n), g.random(n)) for n in (3, 7))
+    back = g.op("Reshape", g.op("Relu", x), g.const([2, 8, 6, 4], "int64"))
+    rows = g.op("ReduceMax", g.op("Reshape", x, g.const([2, 48, 4], "int64")), axes=[2], keepdims=0)
+    vector = g.op("Mul", g.op("Sigmoid", x), g.random(192))
+    return g.op("Concat", *products, g.op("Flatten", g.conv(back, (2, 8, 3, 3))), rows, vector, axis=1)
+
+
 IMAGE = (1, 4, 8, 6)
 NETWORKS = {
     "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "add": 1, "relu": 1}),
     "pooled": (pooled, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "mean": 1, "dense": 1, "softmax": 1}),
+    "flattened": (flattened, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "tir_tanh": 1, "dense": 1}),
+    "merged behind an axis": (merged_behind_an_axis, IMAGE, {"transpose": 1, "conv2d": 1, "dense": 1}),
+    "flattened for several": (flattened_for_several, (2, 4, 8, 6), None),
     "skips": (skips, IMAGE, None),
     "windows apart": (windows_apart, IMAGE, None),
     "grouped": (grouped, IMAGE, None),

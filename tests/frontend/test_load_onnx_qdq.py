@@ -118,6 +118,23 @@ def test_a_residual_network(tmp_path: Path, dtype: str) -> None:
     assert {"depthwise_conv2d", "add", "max_pool2d", "concat", "mean", "dense", "quantize"} <= set(kinds)
 
 
+@pytest.mark.parametrize(
+    "scales", [np.float32(0.004), np.linspace(0.002, 0.006, 5, dtype="float32")], ids=["one", "five"]
+)
+def test_products_of_flattened_images(scales: np.ndarray, tmp_path: Path) -> None:
+    """Weights move with the image's layout, by one scale and by a scale for each output."""
+    net = _Network("int8", 4)
+    x = net.stored(net.convolution(net.stored("x", 1 / 255, 0), (3, 8), 3), 0.05, 120)
+    w = net.parameter(net.rng.integers(-127, 128, (5, 128)).astype("int8"), np.asarray(scales))
+    b = net.parameter(net.rng.integers(-500, 500, 5).astype("int32"), np.asarray(scales * np.float32(0.05)))
+    flat = net.stored(net.node("Flatten", [x], axis=1), 0.05, 120)
+    net.finish(
+        tmp_path / "n.onnx", net.stored(net.node("Gemm", [flat, w, b], transB=1), 0.1, 128), [1, 3, 6, 6], [1, 5]
+    )
+    kinds = _compare(tmp_path / "n.onnx", (1, 3, 6, 6), 0.1, 1)
+    assert (kinds.count("transpose"), kinds.count("dense")) == (1, 1)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_convolutions_in_groups(tmp_path: Path, dtype: str) -> None:
     net = _Network(dtype, 3)
@@ -229,6 +246,7 @@ def test_fused_quantized_operators(tmp_path: Path) -> None:
     y = net.node("DequantizeLinear", [dense, *end])
     net.finish(tmp_path / "q.onnx", y, [1, 3, 6, 6], [1, 5])
     kinds = _compare(tmp_path / "q.onnx", (1, 3, 6, 6), 0.2, 1)
+    assert kinds.count("transpose") == 1  # of the image: the product's weights move, not what it reads
     assert {"conv2d", "dense"} <= set(kinds)
 
 
