@@ -383,7 +383,7 @@ def test_scales_along_the_inputs_of_weights(tmp_path: Path, kind: str, axis: int
 def test_a_clip_whose_bounds_are_swapped(tmp_path: Path) -> None:
     """ONNX has the upper bound everywhere then."""
     kind, make = onnx.TensorProto, onnx.helper.make_tensor_value_info
-    bounds = [onnx.numpy_helper.from_array(np.float32(v), n) for n, v in (("lo", 5), ("hi", 2))]
+    bounds = [onnx.numpy_helper.from_array(np.array(v, "float32"), n) for n, v in (("lo", 5), ("hi", 2))]
     node = onnx.helper.make_node("Clip", ["x", "lo", "hi"], ["y"])
     graph = onnx.helper.make_graph([node], "g", [make("x", kind.FLOAT, [4])], [make("y", kind.FLOAT, [4])], bounds)
     opset = [onnx.helper.make_opsetid("", 19)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tvm.ir import IRModule
@@ -16,7 +17,7 @@ from tvm_cascade.testing.builder import Net
 pytestmark = pytest.mark.usefixtures("quick_host")
 
 
-def flattened(channels: int, units: int, dtype: str) -> IRModule:
+def flattened(channels: int, units: int, dtype: Any) -> IRModule:
     """A convolution of `channels` channels, whose pixels go into a dense layer of `units` outputs."""
     net = Net(dtype, seed=8)
     x = net.conv(net.input((1, 9, 7, 4), "image"), channels, kernel=(3, 3), padding="same", activation="relu")
@@ -31,7 +32,7 @@ def flattened(channels: int, units: int, dtype: str) -> IRModule:
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
 @pytest.mark.parametrize("channels,units", [(16, 6), (8, 4), (12, 9), (5, 3)])
 def test_sums_of_rows_and_pixels(
-    channels: int, units: int, dtype: str, target: str, backend: str, granularity: str, emulator: None, tmp_path: Path
+    channels: int, units: int, dtype: Any, target: str, backend: str, granularity: str, emulator: None, tmp_path: Path
 ) -> None:
     module = flattened(channels, units, dtype)
     made = api.compile(
