@@ -55,8 +55,8 @@ keras: $(STAMP)
 
 # the tutorials that begin with a training framework or its quantizer
 test-training: torch tools
-	$(BIN)/pip install -q --disable-pip-version-check onnxscript ai-edge-quantizer
-	$(BIN)/python -m pytest tests/tutorials -k "from_pytorch or ai_edge"
+	$(BIN)/pip install -q --disable-pip-version-check onnxscript ai-edge-quantizer tensorflow-cpu
+	$(BIN)/python -m pytest tests/tutorials -k "from_pytorch or ai_edge or from_keras"
 
 bench: $(STAMP) tools keras
 	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py tests/schedules/test_estimates.py tests/parallel/test_network_schedule.py

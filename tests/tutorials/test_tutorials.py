@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 # what a tutorial trains or quantizes with, which the suite can be without
-NEEDS = {"12": ("torch", "onnxscript"), "13": ("ai_edge_quantizer",)}
+NEEDS = {"12": ("torch", "onnxscript"), "13": ("ai_edge_quantizer",), "14": ("tensorflow",)}
 ROOT = Path(__file__).parent.parent.parent
 
 
