@@ -185,7 +185,10 @@ def _macs(value: Value) -> int:
 
 
 def _name(binding: Binding) -> str:
-    return f"{_op(binding.value).rpartition('.')[2]} ({plain(binding.var.name)})"
+    kind = _op(binding.value).rpartition(".")[2]
+    if kind == "call_tir":
+        kind = str(binding.value.args[0].name_hint).rstrip("_0123456789")  # what the function is, such as `scan`
+    return f"{kind} ({plain(binding.var.name)})"
 
 
 def _op(value: Value) -> str:
