@@ -244,7 +244,7 @@ def test_a_board_of_too_little_memory_is_named(emulator: None, tmp_path: Path) -
         (("--target", "cortex-m4", "--report", "plan.pdf"), "give a name that ends in .html, or a folder"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
         (("--target", "host", "--name", ""), "--name"),
-        ((), "Missing option '--target'"),
+        ((), "Missing option '--target'. For example: tvm-cascade compile model.tflite --target"),
     ],
 )
 def test_bad_options(args: tuple[str, ...], text: str, tmp_path: Path) -> None:

@@ -164,6 +164,18 @@ class Command(click.Command):
         params = super().get_params(ctx)
         return [*params[:-1], self.help_all, params[-1]] if self.name in GROUPS else params
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            missing = error.param.opts if error.param is not None else []
+            examples = EXAMPLES.get(self.name or "", ())
+            fitting = [e for e in examples if any(name in e for name in missing)]
+            if not examples:
+                raise
+            shown = (fitting or examples)[0]
+            raise click.UsageError(f"{error.format_message()} For example: tvm-cascade {shown}", ctx) from None
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         if self.name in EXAMPLES:

@@ -32,7 +32,7 @@ def validate_model(
 
     `compile` is the API's. Missing tools are reported before anything is planned.
     """
-    if not model.is_file():
+    if model.is_dir() or not model.exists():
         raise LoadError(model, "is a folder; give the model's file" if model.is_dir() else "no such file")
     require_reference(model)
     board = asked.board or HOST
