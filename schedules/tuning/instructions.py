@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
+from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tvm_cascade.cores import Core, KernelTarget
+from tvm_cascade.schedules.kernels.spec import ignores_nan
 from tvm_cascade.schedules.tir import (
     IF_THEN_ELSE,
     PASSES,
@@ -113,6 +115,12 @@ class Counter:
         return self.factors.get(name, 1.0) * (function.count(values) - entry)
 
 
+def _without_nan(counter: Counter) -> Counter:
+    """Return a counter for a function compiled without care of NaN: maxima take what they do on any core."""
+    kept = {name: taken for name, taken in counter.core.operations.items() if not name.startswith("max_float")}
+    return replace(counter, core=replace(counter.core, operations=MappingProxyType(kept)))
+
+
 class Function:
     """A function, read once: the instructions for any arguments."""
 
@@ -125,7 +133,7 @@ class Function:
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
         """Return the body's reader, and the instructions before the body."""
-        reader = Reader(counter, func.body)
+        reader = Reader(_without_nan(counter) if ignores_nan(func) else counter, func.body)
         used, entry = reader.survey.read(), _SAVED if reader.survey.loops else _LEAF
         return reader, entry + sum(p in used for p in self.params)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# what a tutorial trains or quantizes with, which the suite can be without
+# what a tutorial trains or quantizes with: `make test-training` has a run of its own for these
 NEEDS = {"12": ("torch", "onnxscript"), "13": ("ai_edge_quantizer",), "14": ("tensorflow",)}
 ROOT = Path(__file__).parent.parent.parent
 
@@ -21,7 +21,7 @@ def test_a_tutorial_runs(
 ) -> None:
     for package in NEEDS.get(name[:2], ()):
         if find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+            pytest.skip(f"`make test-training` runs it with {package}")
     path = str(ROOT / "tutorials" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [path])
