@@ -215,7 +215,7 @@ def of_few_values(conv: QuantizedConv) -> bool:
 def _is_small_column(conv: QuantizedConv) -> bool:
     """Return True for a window of several rows over a map of one column, whose kernel rows are few enough to write out."""
     height, words = conv.window.kernel[0], -(-conv.weights.shape[2] // 4)
-    return conv.window.out_width == 1 and height > 1 and height * min(words, COLUMN.step) <= _WRITTEN_OUT
+    return conv.window.width == 1 and height > 1 and height * min(words, COLUMN.step) <= _WRITTEN_OUT
 
 
 def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
