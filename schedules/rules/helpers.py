@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
+
 _DEFINED = re.compile(r"(?:TC_INLINE \w+ |TC_ASM\d\(|typedef [^;]*?|#define )(tc_\w+|TC_\w+)[ (,;]")
 _NAMES = re.compile(r"\b(?:tc|TC)_\w+")
 _COMMENT = re.compile(r"/\*.*?\*/\n", re.DOTALL)
@@ -12,9 +14,12 @@ _COMMENT = re.compile(r"/\*.*?\*/\n", re.DOTALL)
 
 def needed(prelude: str, text: str) -> str:
     """Return `prelude` without helpers that `text` does not call, directly or indirectly, and without empty
-    conditionals.
+    conditionals. An empty prelude stands for `intrinsics.C_PRELUDE` if `text` calls helpers all the same, as copies
+    between generic kernels do.
     """
-    pieces = list(_pieces(prelude))
+    if not prelude and not _NAMES.search(text):
+        return ""
+    pieces = list(_pieces(prelude or C_PRELUDE))
     uses: dict[str, set[str]] = {}
     for code, _ in pieces:
         if defined := _DEFINED.match(code):
