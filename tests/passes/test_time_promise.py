@@ -40,7 +40,8 @@ def test_the_default_takes_hardly_more_than_the_fastest(network: Build, dtype: s
     default, fastest = planned(network, dtype), planned(network, dtype, max_time=1.0)
     assert taken(default) <= 1.2 * taken(fastest) and default.plan.peak <= fastest.plan.peak
     own = (default.plan.peak, taken(default))
-    assert own in points(default) and (fastest.plan.peak, taken(fastest)) in points(default)
+    assert own in points(default)
+    assert any(peak <= fastest.plan.peak and n <= 1.01 * taken(fastest) for peak, n in points(default))
     assert own[0] == min(peak for peak, n in points(default) if n <= 1.2 * taken(fastest))
 
 
