@@ -21,7 +21,7 @@ torch: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check torchao
 
 test-torch: torch
-	$(BIN)/python -m pytest -m torch -n 2 --dist loadfile --no-loadscope-reorder tests/frontend tests/micro/test_ways_in.py tests/quantization tests/benchmarks
+	$(BIN)/python -m pytest -m torch -n 2 --dist loadfile --no-loadscope-reorder tests
 
 # code for GPUs, which needs nvcc and no GPU: from PyPI (50 MB) where there is none
 cuda: $(STAMP)

@@ -301,7 +301,7 @@ def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
 
 
 def _product(bb: Any, call: Any) -> Any:
-    """Legalize a product. TVM folds a product by 0 to 0, also for NaN and infinities, whose product is NaN."""
+    """Legalize a product so that 0 times NaN or an infinity is NaN: TVM folds products by the constant 0 to 0."""
     for x, other in (call.args, call.args[::-1]):
         factor = constant_of(other)
         if factor is not None and factor.ndim == 0 and factor.dtype.kind == "f" and factor == 0:

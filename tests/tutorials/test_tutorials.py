@@ -15,7 +15,12 @@ NEEDS = {"12": ("torch", "onnxscript"), "13": ("ai_edge_quantizer",), "14": ("te
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "tutorials").glob("[0-9]*.py")))
+def _asked_for(name: str) -> object:
+    """Return the name of a tutorial, marked for `make test-torch` if the tutorial needs PyTorch."""
+    return pytest.param(name, marks=pytest.mark.torch) if "torch" in NEEDS.get(name[:2], ()) else name
+
+
+@pytest.mark.parametrize("name", [_asked_for(p.name) for p in sorted((ROOT / "tutorials").glob("[0-9]*.py"))])
 def test_a_tutorial_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

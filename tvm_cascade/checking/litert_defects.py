@@ -190,7 +190,7 @@ def _bias(edit: _Editor, op: Any) -> str:
 
 
 def _dense(edit: _Editor, op: Any) -> str:
-    """Repair weights with a scale for each block, else the bias."""
+    """Repair a dense layer: weights with a scale for each block, in any other layer the bias (`_bias`)."""
     return _of_blocks(edit, op) or _bias(edit, op)
 
 
