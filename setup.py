@@ -155,6 +155,7 @@ setup(
             "kconfiglib",
             "setuptools>=64",  # which Python 3.12 brings no more: what setup.py tells
             "onnxscript",  # what tests with torch import, which has an installation of its own
+            "expecttest",  # what torch's own OpInfo database imports
             "jsonschema",  # holds what commands print under --json to its schemas
             *(package for extra in ("check", "onnx", "plot", "images", "board", "farm") for package in EXTRAS[extra]),
         ],
