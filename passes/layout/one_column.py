@@ -74,15 +74,9 @@ class _OneColumn(Reshaping):
     def _convolution(self, call: Value) -> Value | None:
         if not _slides(call):
             return None
-        attrs, weights = call.attrs, self._narrow(call.args[1])
-        stored = self.stored.get(weights)
-        data = constant_of(self._definition(weights) if stored is None else stored.tensor)
-        if data is None:
+        attrs, kernel = call.attrs, self._kernel(call)
+        if kernel is None:
             return None
-        h, w = (str(attrs.kernel_layout).index(axis) for axis in "HW")
-        kernel = relax.const(data.swapaxes(h, w), str(data.dtype))
-        if stored is not None:
-            kernel = self._real(stored.along(kernel, stored.axis))
         window = {
             **_window(attrs),
             "groups": int(attrs.groups),
@@ -94,6 +88,24 @@ class _OneColumn(Reshaping):
             return relax.op.nn.conv2d(self._widened(call.args[0]), kernel, **window)
         extra = [int(p) for p in attrs.output_padding][::-1]
         return relax.op.nn.conv2d_transpose(self._widened(call.args[0]), kernel, output_padding=extra, **window)
+
+    def _kernel(self, call: Value) -> Value | None:
+        """Return constant weights with rows and columns exchanged; None if they are computed."""
+        weights = self._narrow(call.args[1])
+        definition, stored = self._definition(weights), self.stored.get(weights)
+        h, w = (str(call.attrs.kernel_layout).index(axis) for axis in "HW")
+        if stored is None and name_of(definition) == "reshape":  # of .tflite's depthwise weights, [1, k, c * m]
+            source = self.stored.get(definition.args[0])
+            if constant_of(self._definition(definition.args[0]) if source is None else source.tensor) is None:
+                return None
+            shape = list(shape_of(weights))
+            shape[h], shape[w] = shape[w], shape[h]
+            return self.bb.emit(relax.op.reshape(definition.args[0], shape))  # a window of one row: the same order
+        data = constant_of(definition if stored is None else stored.tensor)
+        if data is None:
+            return None
+        kernel = relax.const(data.swapaxes(h, w), str(data.dtype))
+        return kernel if stored is None else self._real(stored.along(kernel, stored.axis))
 
     def _pool(self, call: Value) -> Value | None:
         if not _slides(call):

@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 import tvm_cascade
-from tvm_cascade import pipeline
+from tvm_cascade import frontend, pipeline
 from tvm_cascade.cascading import plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.passes.layout.one_column import to_one_column
@@ -20,6 +20,7 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.quick_build import virtual_machine
+from tvm_cascade.testing.tflite import ModelWriter
 
 
 @pytest.mark.parametrize("network", time_series.NETWORKS)
@@ -77,6 +78,39 @@ def signal(path: Path, channels_last: bool) -> Path:
     graph = make.make_graph(nodes, "g", [info("x", kind, shape)], [info("y", kind, (1, 4))], weights)
     onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+def depthwise_signal(path: Path, dtype: str) -> Path:
+    """Write a `.tflite` of depthwise and pointwise convolutions in turn over 60 samples of 8 channels, as Keras' Conv1D."""
+    writer, rng = ModelWriter(), np.random.default_rng(4)
+    x = writer.activation((1, 1, 60, 8), dtype, 0.02, 3)
+    for k in range(4):
+        filters = (1, 1, 5, 8) if k % 2 == 0 else (8, 1, 1, 8)
+        scales, name = np.full(8, 0.01, "float32"), "DepthwiseConv2D" if k % 2 == 0 else "Conv2D"
+        data = rng.integers(-127, 128, filters)
+        stored = data.astype("int8") if dtype == "int8" else (data / 300).astype("float32")
+        weights = writer.tensor(filters, dtype, scales, axis=3 if k % 2 == 0 else 0, data=stored)
+        bias = rng.integers(-500, 500, 8).astype("int32" if dtype == "int8" else "float32")
+        bias = writer.tensor((8,), str(bias.dtype), scales * np.float32(0.02), data=bias)
+        out = writer.tensor((1, 1, 60, 8), dtype, 0.02, 3)
+        steps: dict[str, Any] = dict(strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1)
+        steps |= dict(depthMultiplier=1) if k % 2 == 0 else {}
+        kind = "DEPTHWISE_CONV_2D" if k % 2 == 0 else "CONV_2D"
+        writer.operator(kind, [x, weights, bias], [out], f"{name}Options", padding=0, version=3, **steps)
+        x = out
+    writer.outputs = [x]
+    path.write_bytes(writer.finish())
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_depthwise_windows_of_tflite_go_along_rows(dtype: str, tmp_path: Path) -> None:
+    path = depthwise_signal(tmp_path / "n.tflite", dtype)
+    column = pipeline.prepare(to_one_column(frontend.load(str(path))), KernelTarget())
+    wide = [t for t in column.graph.tensors if t.columns > 1]
+    assert len(column.graph.tensors) > 4 and len(wide) <= 2, wide  # the network's input and output
+    tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=path).match
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
