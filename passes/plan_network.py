@@ -42,7 +42,6 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
-from tvm_cascade.passes.states import state_count
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, monitor
@@ -126,9 +125,7 @@ class _Once:
     # by id of the module, and whether kernels are measured: the module (so that the id stays its own), lowered, prepared
     modules: dict[tuple[int, bool], tuple[IRModule, IRModule, PreparedGraph]] = field(default_factory=dict)
     promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
-    columns: dict[int, tuple[IRModule, IRModule]] = field(
-        default_factory=dict
-    )  # by id of the module: it, in one column
+    columns: dict[int, tuple[IRModule, IRModule]] = field(default_factory=dict)  # by id: a module, in one column
 
     def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
         """Return a lowered module, and the graph."""
@@ -139,12 +136,9 @@ class _Once:
         return self.modules[key][1:]
 
     def column(self, mod: IRModule) -> IRModule:
-        """Return a module with its signals in one column; `mod` itself without signals, or with states."""
+        """Return a module with its signals in one column; `mod` itself without signals."""
         if id(mod) not in self.columns:
-            self.columns[id(mod)] = (
-                mod,
-                mod if is_lowered(mod) or state_count(mod) else reshaped_inputs(to_one_column(mod)),
-            )
+            self.columns[id(mod)] = mod, mod if is_lowered(mod) else reshaped_inputs(to_one_column(mod))
         return self.columns[id(mod)][1]
 
     def promised(self, mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
@@ -195,8 +189,7 @@ def _plan_network(
             progress(f"{len(done.steps)} substitutions: {done.reason}")
         return replace(measured(chosen, done.mod), rewritten=told)
 
-    priced = options.steps is not None and not (request.layerwise or request.stream_input)
-    column = once.column(mod) if priced else mod
+    column = mod if request.layerwise or request.stream_input else once.column(mod)
     if column is mod:
         return in_one_row()
 

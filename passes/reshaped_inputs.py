@@ -14,15 +14,17 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.passes.relax_functions import bindings_of, substitute, without_main
+from tvm_cascade.passes.states import state_count
 
 _RESHAPES = frozenset(("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze"))
 
 
 def reshaped_inputs(mod: IRModule) -> IRModule:
-    """Give each parameter of `main` the shape of the only reader, if that is a reshape into several rows; return `mod`
-    if there is none.
+    """Give each input of `main` the shape of the only reader, if that is a reshape into several rows; return `mod`
+    if there is none. States keep the shape of what is assigned to them.
     """
-    given = {param: after for param in mod["main"].params if (after := _reshaped(mod, param)) is not None}
+    inputs = mod["main"].params[: len(mod["main"].params) - state_count(mod)]
+    given = {param: after for param in inputs if (after := _reshaped(mod, param)) is not None}
     if not given:
         return mod
     main, builder = mod["main"], without_main(mod)

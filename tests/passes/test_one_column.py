@@ -103,6 +103,28 @@ def depthwise_signal(path: Path, dtype: str) -> Path:
     return path
 
 
+def test_frames_that_keep_rows_compute_the_same_in_a_column() -> None:
+    mod = frontend.load_frame(time_series.gated(), 8, None, 2).mod
+    rng = np.random.default_rng(2)
+    shapes = [[int(d) for d in p.ty.shape.values] for p in mod["main"].params]
+    given = [tvm.runtime.tensor(rng.integers(-128, 128, shape).astype("int8")) for shape in shapes]
+    row, column = (virtual_machine(LowerQuantized()(m))["main"](*given) for m in (mod, to_one_column(mod)))
+    assert len(row) > 2  # states
+    for want, got in zip(row, column, strict=True):
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        (time_series.gesture, {"target": "host"}),
+        (time_series.gated, {"target": "cortex-m4", "hop": 8, "axis": 2}),
+    ],
+)
+def test_hosts_and_networks_with_states_plan_time_along_rows(network: Any, options: dict[str, Any]) -> None:
+    assert "time along rows" in tvm_cascade.plan(network(), **options).candidates
+
+
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
 def test_depthwise_windows_of_tflite_go_along_rows(dtype: str, tmp_path: Path) -> None:
     path = depthwise_signal(tmp_path / "n.tflite", dtype)
