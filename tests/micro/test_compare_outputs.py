@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_cascade.checking.compare_outputs import Verdict, compare
+from tvm_cascade.checking.compare_outputs import Reach, Verdict, compare
 from tvm_cascade.checking.sensitivity import moved_inputs
 
 
@@ -54,23 +54,26 @@ def test_other_shapes_are_said_in_words() -> None:
 
 
 def test_classes_of_a_quantized_network_are_compared_exactly() -> None:
-    assert not compare({"class": np.array([3], np.int64)}, {"class": np.array([4], np.int64)}, {"class": 2.0}).match
-    assert compare({"y": np.array([3], np.int8)}, {"y": np.array([4], np.int8)}, {"y": 2.0}).match
+    assert not compare(
+        {"class": np.array([3], np.int64)}, {"class": np.array([4], np.int64)}, {"class": Reach(2.0)}
+    ).match
+    assert compare({"y": np.array([3], np.int8)}, {"y": np.array([4], np.int8)}, {"y": Reach(2.0)}).match
 
 
 def test_what_roundings_change_is_allowed_of_each_output_by_its_own_range() -> None:
+    reach = {"box": Reach(3.0), "score": Reach(0.01)}
     want, have = {"box": _float(0, 300), "score": _float(0.2, 0.9)}, {"box": _float(2, 300), "score": _float(0.2, 0.9)}
-    assert compare(want, have, {"box": 3.0, "score": 0.01}) == Verdict(True, 2.0, 3.0)
+    assert compare(want, have, reach) == Verdict(True, 2.0, 3.0, "", 1, 2)
     have["score"] = _float(0.2, 0.4)
-    assert compare(want, have, {"box": 3.0, "score": 0.01}).match is False
+    assert compare(want, have, reach).match is False
 
 
 def test_a_reach_beyond_the_range_checks_nothing() -> None:
-    found = compare({"mask": _float(0, 1)}, {"mask": _float(0.5, 1)}, {"mask": 1.9})
+    found = compare({"mask": _float(0, 1)}, {"mask": _float(0.5, 1)}, {"mask": Reach(1.9)})
     assert (found.match, found.gap) == (None, 0.5)
     assert found.reason == "roundings alone move output 'mask' by 1.9, and its values span 1"
-    assert compare({"mask": _float(0, 1)}, {"mask": _float(0, 1)}, {"mask": 1.9}).match is True  # equal is equal
-    assert compare({"mask": _float(0, 1)}, {"mask": _float(2, 1)}, {"mask": 1.9}).match is False
+    assert compare({"mask": _float(0, 1)}, {"mask": _float(0, 1)}, {"mask": Reach(1.9)}).match is True  # equal is equal
+    assert compare({"mask": _float(0, 1)}, {"mask": _float(2, 1)}, {"mask": Reach(1.9)}).match is False
 
 
 def test_inputs_beside_a_nan_move_by_an_ulp() -> None:
@@ -79,3 +82,17 @@ def test_inputs_beside_a_nan_move_by_an_ulp() -> None:
     (moved,) = moved_inputs({"x": x}, np.random.default_rng(0)).values()
     np.testing.assert_allclose(moved, x, rtol=1e-6)
     assert (moved[[1, 3]] != x[[1, 3]]).any()
+
+
+def test_more_elements_than_roundings_move_are_different() -> None:
+    want, have = {"y": np.zeros(100, "int8")}, {"y": np.repeat([1, 0], [6, 94]).astype("int8")}
+    assert compare(want, have, {"y": Reach(2.0, 0.05)}) == Verdict(False, 1.0, None, "", 6, 100)
+    want["y"][50] = 9
+    have["y"][50] = 9
+    assert compare(want, have, {"y": Reach(2.0, 0.06)}) == Verdict(True, 1.0, 2.0, "", 6, 100)
+
+
+def test_floats_that_are_whole_steps_are_held_to_a_quarter_of_a_step() -> None:
+    """A step of 16 bits is less than what floats may differ by."""
+    want, have = {"y": _float(0, 1)}, {"y": _float(1 / 65536, 1)}
+    assert compare(want, have).match and not compare(want, have, steps={"y": 1 / 65536}).match

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isinf
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from tvm_cascade.checking.compare_outputs import Verdict, compare_with_reference, largest_gaps, overall
+from tvm_cascade.checking.compare_outputs import (
+    FLOAT_TOLERANCE,
+    Reach,
+    Reaches,
+    Verdict,
+    compare_with_reference,
+    differs,
+    largest_gaps,
+    overall,
+)
+from tvm_cascade.checking.doubles import DoubleReference, Turn
+from tvm_cascade.checking.onnx_reference import read_onnx, untrusted
 from tvm_cascade.checking.reference import LiteRtReference, Reference, open_reference, output_steps, real
 from tvm_cascade.checking.reference_calls import reference_calls, reference_windows
 from tvm_cascade.checking.sensitivity import moved_inputs, quantizes
-from tvm_cascade.checking.turned_reference import TurnedReference
 from tvm_cascade.emit.image import Image
 from tvm_cascade.importers.cut_file import cut_copy
 from tvm_cascade.tensor_spec import TensorSpec
 
-DRAWS = 2  # of roundings that are turned, or inputs that are moved, at random
-_REACH_FACTOR = (
-    2  # a quantized network may differ from a float reference by this multiple of what turned roundings change
-)
+DRAWS = 2  # of inputs that are moved, or near-ties that are turned, at random
+_REACH_FACTOR = 2  # outputs may differ by this multiple of what turned near-ties change, in as many times the elements
 MOVED_FACTOR = 8  # a float network may differ by this multiple of what a unit in the last place of its inputs changes
+_UNKNOWN = "it cannot be evaluated in double precision, so which elements lie next to a tie is not known"
 Arrays = Mapping[str, np.ndarray]
 _Calls: TypeAlias = Sequence[Arrays | None]
+_Allowed: TypeAlias = Sequence[Reaches]  # by call
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class Checked:
     by: str  # what computed the reference
     note: str  # `Reference.note`
     step: float | None  # largest quantization step of outputs that the file dequantizes
+    exact: bool = False  # equal in double precision, where the reference's own roundings differ
 
 
 class Check:
@@ -53,36 +65,52 @@ class Check:
             self._steps = output_steps(path)
 
     def compare(self, made: Sequence[Arrays]) -> Checked:
-        """Compare the program's outputs, call by call. If outputs differ, measure how far roundings may move outputs."""
-        verdict = self._verdict(made)
-        if verdict.match is False and not verdict.reason and not isinf(verdict.gap):
-            verdict = self._verdict(made, self._allowed())
-        return Checked(verdict, self.by, self.note, max(self._steps.values(), default=None))
+        """Compare the program's outputs, call by call.
+
+        If outputs differ, a quantized network is evaluated in double precision; what differs there too is held to what
+        near-ties explain. Of a float network, measure how far roundings may move the outputs.
+        """
+        verdict, exact = self._judged(made)
+        return Checked(verdict, self.by, self.note, max(self._steps.values(), default=None), exact)
 
     def by_output(self, made: Arrays) -> list[tuple[np.ndarray, np.ndarray, Verdict]]:
-        """Compare the outputs of a single call each by itself: reference, program's array (real if the reference is), verdict.
-
-        If any differs, `_allowed` measures how far roundings may move it.
+        """Compare the outputs of a single call each by itself, as `compare` does all: reference, program's array (real if
+        the reference is), verdict.
         """
-        found = self._each(made, {})
-        if any(verdict.match is False for *_, verdict in found):
-            found = self._each(made, self._allowed()[0])
-        return found
-
-    def _each(self, made: Arrays, allowed: Mapping[str, float]) -> list[tuple[np.ndarray, np.ndarray, Verdict]]:
         (expected,) = self._expected
         found = []
-        for (name, want), spec in zip((expected or {}).items(), self._image.outputs, strict=True):
+        for k, (want, spec) in enumerate(zip((expected or {}).values(), self._image.outputs, strict=True)):
             stored = made[spec.name]
             have = real(stored, spec.scale, spec.zero_point) if want.dtype.kind == "f" else stored
-            verdict = compare_with_reference({name: want}, {spec.name: stored}, [spec], allowed)
-            found.append((want, have, verdict))
+            found.append((want, have, self._judged([made], k)[0]))
         return found
 
-    def _verdict(self, made: Sequence[Arrays], allowed: Sequence[Mapping[str, float]] | None = None) -> Verdict:
-        gaps = allowed or [{}] * len(made)
-        calls = [(e, m, g) for e, m, g in zip(self._expected, made, gaps, strict=True) if e is not None]
-        return overall(compare_with_reference(e, m, self._image.outputs, g) for e, m, g in calls)
+    def _judged(self, made: Sequence[Arrays], only: int | None = None) -> tuple[Verdict, bool]:
+        """Return the verdict on all outputs, or on a single one, and whether it needed double precision."""
+        verdict = self._verdict(self._expected, made, only)
+        if verdict.match is not False or verdict.reason or isinf(verdict.gap):
+            return verdict, False
+        if self._doubles is None:
+            return self._verdict(self._expected, made, only, self._moved), False
+        ((base, *_), trusted) = self._doubles
+        if not base:
+            few = verdict.gap <= max(self._steps.values(), default=1.0) * (1 + FLOAT_TOLERANCE)
+            return (replace(verdict, match=None, reason=_UNKNOWN) if few else verdict), False
+        if trusted and self._verdict(base, made, only).match:
+            return replace(verdict, match=True, allowed=verdict.gap), True
+        return self._verdict(base if trusted else self._expected, made, only, self._reaches), False
+
+    def _verdict(
+        self, expected: _Calls, made: Sequence[Arrays], only: int | None = None, allowed: _Allowed | None = None
+    ) -> Verdict:
+        picked = slice(None) if only is None else slice(only, only + 1)
+        outputs, reaches = self._image.outputs[picked], allowed or [{}] * len(made)
+        verdicts = []
+        for want, have, reach in zip(expected, made, reaches, strict=True):
+            if want is not None:
+                pairs = dict([*want.items()][picked]), dict([*have.items()][picked])
+                verdicts.append(compare_with_reference(*pairs, outputs, reach, self._steps))
+        return overall(verdicts)
 
     def _open(self, path: Path) -> Reference:
         first, sliding = self._feeds[0], self._sliding
@@ -107,33 +135,57 @@ class Check:
         whole = [{**feed, **self._interface.fixed_arrays} for feed in feeds]
         return reference_calls(reference, whole, self._interface.states)
 
-    def _allowed(self) -> list[dict[str, float]]:
-        """Return the changes roundings may cause, by call and output."""
+    @cached_property
+    def _doubles(self) -> tuple[list[_Calls], bool] | None:
+        """Return the outputs in double precision, without and with turned near-ties, and whether they are ONNX's.
+
+        Return None for float networks and where LiteRT computes the same integers; nothing but [[]] if an operator fails.
+        """
+        if self._model.suffix == ".tflite":
+            return None
         with cut_copy(self._model, self._interface.cut) as path:
-            factor, pairs = self._changed(path)
-        found: list[dict[str, float]] = []
-        for k, want in enumerate(self._expected):
-            gaps = [largest_gaps(base[k] or {}, moved[k] or {}) for base, moved in pairs]
-            most = {name: factor * max((gap[name] for gap in gaps), default=0.0) for name in want or ()}
-            found.append({name: max(gap, self._steps.get(name, 0.0)) for name, gap in most.items()})
+            if not quantizes(path):
+                return None
+            trusted = path.suffix != ".onnx" or not any(untrusted(read_onnx(path)))
+            shares = (1.0, *[0.5] * DRAWS)
+            turns = [None, *(Turn(np.random.default_rng(k), share) for k, share in enumerate(shares))]
+            try:
+                found = [self._calls(DoubleReference(path, self._scales, t), self._feeds) for t in turns]
+            except Exception:  # what the evaluator refuses, ONNX Runtime has computed
+                return [[]], trusted
+            return (found if _shapes(found[0]) == _shapes(self._expected) else [[]]), trusted
+
+    @cached_property
+    def _reaches(self) -> list[dict[str, Reach]]:
+        """Return what turned near-ties change, by call and output."""
+        assert self._doubles is not None
+        base, *turned = self._doubles[0]
+        found: list[dict[str, Reach]] = []
+        for k, want in enumerate(base):
+            moved = [calls[k] or {} for calls in turned]
+            found.append({name: self._reach(name, array, moved) for name, array in (want or {}).items()})
         return found
 
-    def _changed(self, path: Path) -> tuple[int, list[tuple[_Calls, _Calls]]]:
-        """Return a factor and, for each draw, the reference's outputs without and with changed roundings.
+    def _reach(self, name: str, want: np.ndarray, moved: Sequence[Arrays]) -> Reach:
+        gap = max(largest_gaps({name: want}, {name: arrays[name]})[name] for arrays in moved)
+        share = max(float(differs(want, arrays[name], self._steps.get(name)).mean()) for arrays in moved)
+        return Reach(_REACH_FACTOR * gap, _REACH_FACTOR * share)
 
-        Return no pairs if reference and kernels compute the same integers, or if the reference fails.
-        """
-        randoms = [np.random.default_rng(seed) for seed in range(DRAWS)]
-        if path.suffix == ".tflite" or not quantizes(path):
+    @cached_property
+    def _moved(self) -> list[dict[str, Reach]]:
+        """Return the changes that moved inputs cause, by call and output; none if LiteRT computes the same integers."""
+        with cut_copy(self._model, self._interface.cut) as path:
             reference = self._open(path)
             if isinstance(reference, LiteRtReference) and reference.quantized:
-                return 0, []
-            moved = [[moved_inputs(feed, rng) for feed in self._feeds] for rng in randoms]
-            return MOVED_FACTOR, [(self._expected, self._calls(reference, feeds)) for feeds in moved]
-        try:
-            base, *turned = (
-                self._calls(TurnedReference(path, self._scales, rng), self._feeds) for rng in (None, *randoms)
-            )
-        except Exception:  # what the evaluator refuses, ONNX Runtime has computed
-            return 0, []
-        return _REACH_FACTOR, [(base, calls) for calls in turned]
+                return [{}] * len(self._expected)
+            randoms = [np.random.default_rng(seed) for seed in range(DRAWS)]
+            moved = [self._calls(reference, [moved_inputs(feed, rng) for feed in self._feeds]) for rng in randoms]
+        found: list[dict[str, Reach]] = []
+        for k, want in enumerate(self._expected):
+            gaps = [largest_gaps(want or {}, calls[k] or {}) for calls in moved]
+            found.append({name: Reach(MOVED_FACTOR * max(gap[name] for gap in gaps)) for name in want or ()})
+        return found
+
+
+def _shapes(calls: _Calls) -> list[list[tuple[int, ...]]]:
+    return [[array.shape for array in (outputs or {}).values()] for outputs in calls]

@@ -1,8 +1,8 @@
 """Reference outputs of a model (`run --check`, `validate`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX
 Runtime or ONNX's evaluator for `.onnx` (`checking.onnx_reference`), torch for `.pt2`.
 
-The last two compute quantized networks in floats and round after every operator; kernels add and rescale integers:
-results agree to within the network's sensitivity to single roundings (`checking.sensitivity`).
+The last two compute quantized networks in floats and round after every operator; kernels add and rescale integers.
+Where sums of floats lie next to a tie, `checking.doubles` says which neighbour is right.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Rounding sensitivity of a network: how far single roundings move the outputs.
+"""How far single roundings move the outputs of a float network, and the evaluators of files.
 
-References for ONNX and torch compute the operators of quantized networks in floats, and quantize these; kernels add
-and rescale integers. If a value lies within float rounding error of a half, or an operator has special integer
-arithmetic (softmax), the two may store neighbouring integers. The effect on the outputs depends on the network: a
-shallow network loses it, a deep network with random weights amplifies it to tens of steps. So the effect is measured:
-ONNX's evaluator, or torch, moves a hundredth of all stored elements by one step, and half of those that lie at a tie to
-the other neighbour ("turned roundings"). In float networks, with reassociated sums, the inputs move by one unit in the
-last place.
+With reassociated sums, a float network may differ from its reference by a multiple of what happens where its inputs
+move by one unit in the last place. Quantized networks are held to `checking.doubles`.
 """
 
 from __future__ import annotations
@@ -23,15 +18,13 @@ from tvm_cascade.importers.torch.archive import open_program
 from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.tensor_spec import unique_names
 
-RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
-TIE = 2e-3  # of a step: the distance from a tie that sums of float32 cannot tell
 Arrays = Mapping[str, np.ndarray]
 _INT64 = 7  # onnx.TensorProto.INT64
 _STANDARD = ("QLinearConv", "QLinearMatMul")  # operators of ONNX itself, which the evaluator implements
 
 
 def quantizes(path: Path) -> bool:
-    """Return True if an ONNX or torch network computes stored integers that `TurnedReference` turns."""
+    """Return True if an ONNX or torch network stores integers that it computes."""
     if path.suffix == ".pt2":
         return any(_is_quantize(node.target) for node in read_program(path).graph.nodes)
     from tvm_cascade.importers.onnx.qoperators import RULES
@@ -54,27 +47,45 @@ def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(array == 0, array, np.nextafter(array, toward))
 
 
-def onnx_evaluator(path: Path, rng: np.random.Generator | None = None, spelled: bool = False) -> Any:
-    """Make ONNX's evaluator for a file; expand QLinear operators missing there to QDQ (all if
-    `spelled`).
-
-    With `rng`, turn roundings at random (see `turned`).
-    """
+def onnx_evaluator(path: Path) -> Any:
+    """Make ONNX's evaluator for a file; expand QLinear operators missing there to QDQ."""
     from onnx.reference import ReferenceEvaluator
 
     from tvm_cascade.importers.onnx.halves import as_floats
     from tvm_cascade.importers.onnx.qoperators import spell_out
 
-    model = spell_out(as_floats(read_model(path)), keep=() if spelled else _STANDARD)
+    model = spell_out(as_floats(read_model(path)), keep=_STANDARD)
     old = any(o.domain in ("", "ai.onnx") and o.version < 19 for o in model.opset_import)
-    operators = [_dequantize_linear()] if old else []
-    return ReferenceEvaluator(model, new_ops=operators if rng is None else [*operators, _turned_quantize_linear(rng)])
+    return ReferenceEvaluator(model, new_ops=[max_pool(), *([_dequantize_linear()] if old else [])])
 
 
 def in_own_types(model: Any, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """Convert indices to 64 bits if the ONNX model has int64 there: the compiled network takes 32 bits."""
     wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
     return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
+
+
+def max_pool() -> Any:
+    """Define MaxPool with pads that differ by side, of which the evaluator gets even the shape wrong: of a padded input."""
+    from onnx.reference.ops.op_max_pool import MaxPool as Evaluated
+
+    class MaxPool(Evaluated):
+        op_domain = ""
+
+        def _run(self, x: Any, pads: Any = None, ceil_mode: Any = None, **rest: Any) -> Any:
+            sides = list(pads or ())
+            rank = len(sides) // 2
+            if (
+                sides[:rank] != sides[rank:]
+                and not ceil_mode
+                and x.dtype.kind == "f"
+                and len(self.onnx_node.output) == 1
+            ):
+                widths = [(0, 0), (0, 0), *zip(sides[:rank], sides[rank:], strict=True)]
+                x, pads = np.pad(x, widths, constant_values=-np.inf), [0] * len(sides)
+            return super()._run(x, pads=pads, ceil_mode=ceil_mode, **rest)
+
+    return MaxPool
 
 
 def _dequantize_linear() -> Any:
@@ -90,24 +101,6 @@ def _dequantize_linear() -> Any:
             return super()._run(*args, axis=axis)
 
     return DequantizeLinear
-
-
-def _turned_quantize_linear(rng: np.random.Generator) -> Any:
-    from onnx.reference.ops.op_quantize_linear import QuantizeLinear_19
-
-    class QuantizeLinear(QuantizeLinear_19):
-        op_domain = ""
-
-        def _run(self, *args: Any, axis: int = 1, saturate: int = 1, **_later: object) -> Any:
-            (stored,) = super()._run(*args, axis=axis, saturate=bool(saturate))
-            scale = args[1] if args[1].ndim == 0 else args[1].reshape(_along(args[0].ndim, axis))
-            return (turned(stored, np.asarray(args[0], "float64") / scale, rng),)
-
-    return QuantizeLinear
-
-
-def _along(rank: int, axis: int) -> list[int]:
-    return [-1 if d == axis % rank else 1 for d in range(rank)]
 
 
 def read_program(path: Path) -> Any:
@@ -130,22 +123,6 @@ def _read_program(path: str, _changed: int, _size: int) -> tuple[Any, dict[str, 
 
 def _is_quantize(target: object) -> bool:
     return ".quantize_per_tensor" in str(target)
-
-
-def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
-    """Return the outputs of a single inference by a torch program, with roundings turned if `rng` is given."""
-    torch = torch_package()
-
-    class Turning(torch.fx.Interpreter):
-        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            made = super().call_function(target, args, kwargs)
-            if rng is None or not _is_quantize(target):
-                return made
-            return torch.from_numpy(turned(made.numpy(), args[0].numpy().astype("float64") / float(args[1]), rng))
-
-    return run_exported(
-        read_program(path), inputs, flat=lambda module, values: Turning(module).run(*values, enable_io_processing=False)
-    )
 
 
 def run_exported(
@@ -177,14 +154,3 @@ def run_exported(
     kept = [(str(name), value) for name, value in leaves if value is not None]
     names = unique_names(name for name, _ in kept)
     return {n: value.detach().numpy() for n, (_, value) in zip(names, kept, strict=True)}
-
-
-def turned(stored: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a copy of stored integers, of which `steps` are the unrounded numbers without zero point: the share `RATE`
-    is moved one step up or down, and half of the elements at ties to the other neighbour, within the type's range.
-    """
-    info = np.iinfo(stored.dtype)
-    moves = (rng.random(stored.shape) < RATE) * rng.choice((-1, 1), stored.shape)
-    ties = (np.abs(steps - np.floor(steps) - 0.5) < TIE) & (rng.random(stored.shape) < 0.5)
-    moves = np.where(ties, np.where(np.rint(steps) > steps, -1, 1), moves)
-    return np.clip(stored.astype("int64") + moves, info.min, info.max).astype(stored.dtype)

@@ -16,6 +16,7 @@ from tvm_cascade import extras
 from tvm_cascade.boards.board import Board
 from tvm_cascade.checking.check import DRAWS, MOVED_FACTOR, Check
 from tvm_cascade.checking.compare_outputs import (
+    Reach,
     compare,
     largest_gaps,
 )
@@ -213,7 +214,7 @@ def _equals_host(image: Image, feeds: Sequence[Arrays], host: Sequence[Arrays], 
     ]
     for k, (want, have) in enumerate(zip(host, made, strict=True)):
         gaps = [largest_gaps(want, calls[k]) for calls in moved]
-        allowed = {name: MOVED_FACTOR * max(gap[name] for gap in gaps) for name in want if want[name].dtype.kind == "f"}
+        allowed = {n: Reach(MOVED_FACTOR * max(gap[n] for gap in gaps)) for n in want if want[n].dtype.kind == "f"}
         if compare(want, have, allowed).match is False:
             return False
     return True

@@ -80,15 +80,18 @@ class RunReport:
         if self.checked is None:
             return ""
         verdict, step = self.checked.verdict, self.checked.step
+        few = f", in {verdict.differing} of {verdict.elements} elements" if verdict.elements else ""
         if verdict.match is None:
             return f"NOT CHECKED: {verdict.reason}; give the network's own inputs by --inputs"
         if verdict.match is False:
-            return f"DIFFERENT: {verdict.reason}" if verdict.reason else f"DIFFERENT, by up to {verdict.gap}"
+            return f"DIFFERENT: {verdict.reason}" if verdict.reason else f"DIFFERENT, by up to {verdict.gap}{few}"
         if verdict.allowed is not None:
             unit = step or 1.0
             gap, most = (f"{v / unit:.3g}" for v in (verdict.gap, verdict.allowed))
-            steps = f"{most} steps of {unit:g}" if step else most
-            return f"equal within {steps} (by up to {gap}), what single roundings change"
+            steps = f" steps of {unit:g}" if step else ""
+            if self.checked.exact:
+                return f"equal in double precision; the reference's float32 is up to {gap}{steps} off{few}"
+            return f"equal within {most}{steps} (by up to {gap}{few}), what single roundings change"
         if any(a.dtype.kind == "f" for a in self.outputs.values()):
             return f"equal within {FLOAT_TOLERANCE} of the largest value of each output (by up to {verdict.gap})"
         return "equal, every element"

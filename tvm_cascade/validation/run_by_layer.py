@@ -18,7 +18,7 @@ import numpy as np
 
 from tvm_cascade.boards.board import Board
 from tvm_cascade.checking.check import Check
-from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.checking.compare_outputs import differs
 from tvm_cascade.checking.layer_check import LayerCheck
 from tvm_cascade.emit.board_files import board_place, find_board
 from tvm_cascade.emit.image import Image, read_image, read_metadata
@@ -167,7 +167,4 @@ def _compared(
 
 def _differing(want: np.ndarray, have: np.ndarray) -> int:
     """Count the elements that differ; of floats those by more than reassociated sums explain."""
-    if want.shape != have.shape:
-        return want.size
-    most = FLOAT_TOLERANCE * float(np.abs(want).max(initial=0)) if want.dtype.kind == "f" else 0
-    return int(np.count_nonzero(~(np.abs(want.astype("float64") - have.astype("float64")) <= most)))
+    return want.size if want.shape != have.shape else int(np.count_nonzero(differs(want, have)))
