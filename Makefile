@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch test-training cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
+.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -53,9 +53,11 @@ keras: $(STAMP)
 	-test -e $(KERAS) || { $(PYTHON) -m venv $(VENV)-tensorflow && $(KERAS) -m pip install -q --disable-pip-version-check tensorflow-cpu; }
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
 
-# the tutorials that begin with a training framework or its quantizer
-test-training: torch tools
+# the tutorials that begin with a training framework or its quantizer, which take 2 GB and minutes: a nightly run has them
+training: torch
 	$(BIN)/pip install -q --disable-pip-version-check onnxscript ai-edge-quantizer tensorflow-cpu
+
+test-training: training tools
 	$(BIN)/python -m pytest tests/tutorials -k "from_pytorch or ai_edge or from_keras"
 
 bench: $(STAMP) tools keras

@@ -410,7 +410,7 @@ def _of_channels(scales: np.ndarray, rank: int, shape: tuple[int, ...]) -> Block
 
 
 def _channels_last(call: Call) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what brings the output channels of a product's stored weights into the last axis."""
+    """Return a function that moves the output channels of a product's stored weights to the last axis."""
     if name_of(call) == "relax.matmul":
         return lambda a: a.reshape(-1, a.shape[-1])
     return (lambda a: a.reshape(*a.shape[:2], 1, -1)) if _is_depthwise(call) else (lambda a: a)

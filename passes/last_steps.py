@@ -97,7 +97,9 @@ class _Reads:
     def _made(
         self, var: Value, moved: _Moved, ends: dict[Value, _Moved | None]
     ) -> Iterator[tuple[Value, _Moved | None]]:
-        """Yield the variables made of `var`; None for those that are more than moved elements."""
+        """Yield the variables computed directly from `var`, each with the elements moved into it; None if more than a
+        move is computed.
+        """
         for user in self.users.get(var, []):
             value, elements = self.values[user], moved.elements
             if name_of(value) == "split":

@@ -154,7 +154,7 @@ def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
 
 
 def _powers(bb: Any, call: Any) -> Any:
-    """Lower powers: integers by multiplication, missing in TVM."""
+    """Lower `relax.power`: integer powers by repeated multiplication, as TVM has none; floats as TVM does."""
     dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
     if dtype.startswith("float"):
         return _by_tvm(bb, call)

@@ -236,7 +236,7 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
 
 
 def _rereads(plan: Plan, request: PlanRequest, placement: Placement, read: np.ndarray) -> frozenset[str]:
-    """Return the names of tensors in slow memories that a copy of their rows in the fastest one would save cycles of.
+    """Return the names of tensors in slow memories for which a copy of rows in the fastest memory would save cycles.
 
     `read` are bytes by block; a copied byte takes an access of either memory and `_COPYING` cycles.
     """

@@ -41,7 +41,11 @@ def reshaped_inputs(mod: IRModule) -> IRModule:
 
 
 def _reshaped(mod: Any, param: Any) -> Any:
-    """Return the variable of the last reshape in a chain from `param`; None for several readers, or one row."""
+    """Follow the chain of reshapes that begins at `param`, and return the variable of the last.
+
+    Every value of the chain has a single reader. Return None if no reshape reads `param` alone, or if the last shape
+    has fewer than two axes longer than 1.
+    """
     found, bindings = None, bindings_of(mod["main"])
     readers = _readers(bindings, mod["main"].body.body, param)
     while len(readers) == 1 and _is_reshape(readers[0]):

@@ -236,8 +236,7 @@ def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
 
 
 def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int, _Run]]) -> PrimFunc:
-    """Build a PrimFunc (given..., state, output) for an output, in the state's bytes, that is the runs one behind
-    another.
+    """Build a PrimFunc (given..., state, output) that fills a new state with runs of elements, one behind another.
 
     A run is the source tensor's number, the state being the last, and the place there.
     """

@@ -89,7 +89,9 @@ def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
 
 
 def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
-    """Partition a block of `func` into levels; exactly the bindings in `reasons` are unsupported."""
+    """Partition a block of `func` into levels. The level of a value counts the unsupported bindings on the longest path
+    to it; exactly the bindings in `reasons` are unsupported.
+    """
     reads = {b.var: _reads(b) for b in bindings_of(func)}
     sizes = _sizes_defined(block)
     level: dict[Var, int] = {}

@@ -242,7 +242,7 @@ def constant_data(value: Value, definitions: Mapping[Value, Value]) -> np.ndarra
 
 
 def _move(call: Value) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what a call that moves elements does to an array."""
+    """Return the numpy function (reshape or transpose) equal to a call that moves elements."""
     if name_of(call) != "relax.permute_dims":
         shape = shape_of(call)
         return lambda a: a.reshape(shape)
@@ -289,7 +289,7 @@ def _computed(
 
 
 def _takes_scale(source: StoredConstant) -> bool:
-    """Return True if a constant may be multiplied once more: by then it has no scale but a power of two."""
+    """Test whether a constant can take one more factor: it has no scale yet, or only a power of two."""
     if source.scale is None:
         return True
     first = source.scale.ravel()[0]

@@ -5,6 +5,7 @@ Most functions take `progress`, called with a line of text at every step of long
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -213,6 +214,8 @@ def stages(
         "analytic", or "measured" or "learned" on this machine or on a tracker's servers.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
+    details : bool
+        The text lists every group of the timeline, not only the first.
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements, of which the analytic cost takes the kernels measured on `device`; seconds after which
         the best schedule so far is taken; called with a line of text at every step of long work.
@@ -267,7 +270,7 @@ def _stages(
     made: Stages = {**data, "limited": limit.limited}
     if folder is not None:
         made["emitted"] = folder.write(loaded, found[-1])
-        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+        text += f"\n{_emitted(folder.path, made['emitted']['files'])}"
     return made, text
 
 
@@ -306,6 +309,8 @@ def optimize(
     output, picture, emit : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
         of the graph that was found and its schedule by the device's description.
+    details : bool
+        The text lists every substitution, not only the first.
     precision, arch, fast_math, threads, streams, gpu, winograd
         As in `stages`; with `emit`.
     database, time_limit, progress : path and float, optional, and function
@@ -335,7 +340,7 @@ def _optimized(
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.optimizing.module import require_exportable
     from tvm_cascade.runtime.measuring import refuse_idle_farm
-    from tvm_cascade.substitution.report import format_report, rules_report
+    from tvm_cascade.substitution.report import LISTED, format_report, rules_report
     from tvm_cascade.substitution.rules import ALL_RULES
     from tvm_cascade.substitution.rules_taso import load_taso_rules
 
@@ -352,11 +357,16 @@ def _optimized(
     made = _saved(asked, loaded, done, limit.limited)
     if extra is not None:
         made["rules"] = rules_report(extra.names, extra.refused, done.report)
-    text = f"{format_report(made)}\n{_kept(asked)}"
+    text = f"{format_report(made, None if asked.details else LISTED)}\n{_kept(asked)}"
     if folder is not None:
         made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
-        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+        text += f"\n{_emitted(folder.path, made['emitted']['files'])}"
     return made, text
+
+
+def _emitted(folder: Path, files: Sequence[str]) -> str:
+    """Return the lines on an emitted folder, and the command that runs the network there."""
+    return f"emitted         {folder}, {len(files)} files\nnext            tvm-cascade run {shlex.quote(str(folder))}"
 
 
 def _kept(asked: OptimizeRequest) -> str:

@@ -240,6 +240,7 @@ class SearchRequest(Asked):
     device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
     output: OptionalPath = None  # save what was found here
     picture: OptionalPicture = None  # draw it here
+    details: Annotated[bool, checks.flag] = False  # the text has every stage or substitution, not a screen of them
     database: OptionalPath = None  # keeps measurements; None: in memory
     time_limit: TimeLimit = None  # the best result that is found in this time
     emit: OptionalPath = None  # write a folder that runs with TVM alone here
@@ -467,6 +468,7 @@ class SearchKeywords(TypedDict, total=False):
     device: str | None
     output: PathOrText | None
     picture: PathOrText | None
+    details: bool
     database: PathOrText | None
     tracker: str | None
     key: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -28,9 +29,11 @@ from tvm_cascade.report.screen import (
     choice_lines,
     choices,
     command_lines,
+    computes_in_floats,
     labelled,
     limits,
     trade,
+    wrap_figures,
 )
 from tvm_cascade.report.short_names import with_short_names
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
@@ -354,9 +357,9 @@ class PlanResult:
         if need is None or self.core == "host":
             return labelled("arena", bytes_and_unit(self.plan.peak))
         if self.room is not None:
-            line = wrap(verdict(need, self.room, time), COLUMNS)
+            line = wrap_figures(verdict(need, self.room, time))
             return line if self.fits is not False else [*line, *self._boards(need)]
-        return [*self._boards(need), *wrap(need_line(need, time), COLUMNS)]
+        return [*self._boards(need), *wrap_figures(need_line(need, time))]
 
     def _boards(self, need: Need) -> list[str]:
         """Return the lines that name the smallest boards for the network; none if no boards were compared."""
@@ -386,13 +389,30 @@ class PlanResult:
             (2, _listed("limits", list(limits(plan, self.layers, self.origins)), 1)),
             (1, choice_lines(choices(plan, self.estimate, self.frontier, self.estimates)) if self.estimates else []),
             (8, ["", *_listed("less RAM", self.suggestions[:2], 2)] if self.suggestions else []),
-            (1, ["", *command_lines("next", self.next_step)] if self.next_step and self.fits is not False else []),
+            (1, ["", *self._next()] if self._has_next else []),
             (9, labelled("more", "--details: all steps, blocks and layers; --report plan.html: as a page")),
         ]
         room_for = LINES - 3 * (self.limited or bool(self.not_searched))
         while sum(len(lines) for _, lines in sections) > room_for and max(sections, key=itemgetter(0))[0]:
             sections.remove(max(sections, key=itemgetter(0)))
         return [line for _, lines in sections for line in lines]
+
+    @property
+    def _has_next(self) -> bool:
+        """Return True if a command helps further: the network fits, or an int8 network would be smaller."""
+        return bool(self.next_step) and (self.fits is not False or computes_in_floats(self.plan.graph))
+
+    def _next(self) -> list[str]:
+        """Return the lines with the next command: it compiles the network, or makes a smaller one for a board that is too
+        small.
+        """
+        if self.fits is not False:
+            return command_lines("next", self.next_step)
+        ending = Path(self.file).suffix
+        if ending in (".onnx", ".pt2"):
+            made = f"tvm-cascade quantize {shlex.quote(self.file)} --data SAMPLES.npz -o int8{ending}"
+            return [*command_lines("next", made), *labelled("", "int8 takes about a quarter of these bytes")]
+        return labelled("next", "quantize it: int8 takes about a quarter of these bytes (docs/training.md says how)")
 
     def _more(self) -> Iterator[tuple[str, str]]:
         """Yield labels and texts of rare properties: several memories, states, a sliding window."""

@@ -35,7 +35,7 @@ def is_boundary(expr: Any) -> bool:
 
 
 def is_dequantize(expr: Any) -> bool:
-    """Return True for what makes stored integers real."""
+    """Test whether an expression converts stored integers to real numbers."""
     return Stored.read_by(expr) is not None
 
 

@@ -290,7 +290,9 @@ class Moves(Rewriting):
     def _nearest(
         self, extents: Sequence[int], size: Sequence[int], mode: str, rounding: str
     ) -> Callable[[Value], Value]:
-        """Return a nearest resize: `resize2d` in the form with a schedule, otherwise a single gather per axis."""
+        """Return a function that resizes by nearest neighbours: one `resize2d` if kernels have a schedule for this
+        form, else a gather per axis.
+        """
         places = [nearest_sources(d, n, n / d, mode, rounding) for d, n in zip(extents, size, strict=True)]
         if places == [[i * d // n for i in range(n)] for d, n in zip(extents, size, strict=True)]:
             how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}

@@ -141,7 +141,7 @@ class Reshaping(Rewriting):
         return relax.op.concat([self._widened(f) for f in fields], axis=self.axes[int(call.attrs.axis) % self.rank])
 
     def _view(self, var: Value, call: Value) -> None:
-        """Rewrite a reshape; a reshape of the new shape to the old one is its source."""
+        """Rewrite a reshape for the new shapes. A reshape that undoes the change of shape becomes its source."""
         source, shape = call.args[0], shape_of(var)
         if source not in self.wide and shape_of(source) == self.reshaped(shape):
             self.wide[var] = self._narrow(source)

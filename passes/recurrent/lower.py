@@ -82,7 +82,9 @@ def _outputs(wanted: Wanted) -> tuple[str, ...]:
 
 
 def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> dict[str, Value]:
-    """Return the kernel's parameters by name: activations, and the weights for every phase."""
+    """Return the kernel's parameters by name: input and states, then weights, recurrent weights and bias of each phase,
+    then optional weights.
+    """
     found: dict[str, Array | None] = {"x": operands.x, "hidden": operands.hidden, "cell": operands.cell}
     for k, phase in enumerate(layer.phases):
         found[f"weights{k}"] = _weights(arranger, operands.weights, phase, True)

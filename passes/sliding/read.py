@@ -96,7 +96,9 @@ class _Reader:
         return SlidingFunction(made, tuple(self.steps), tuple(self.variables), self.axes)
 
     def _named(self, network: Sequence[Step]) -> list[Step]:
-        """Name operators after the file's tensors: one without a name, inside a quantized layer, by its reader's."""
+        """Name operators after the file's tensors. An operator inside a quantized layer, whose tensor has no name,
+        takes the reader's.
+        """
         names = {number: file_name(variable.name) for variable, number in self.number.items()}
         for step in reversed(network):
             for tensor in step.inputs:

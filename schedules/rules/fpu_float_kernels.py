@@ -254,7 +254,7 @@ class _Depthwise(DepthwiseRow):
         return [self.w[first + kx] for kx in range(self.g.kernel[1])]
 
     def finish(self, channel: Value) -> Callable[[Value], Value]:
-        """Load what a channel's outputs take, and return what makes an output of a sum."""
+        """Load the bias of a channel. Return a function from a sum to the output: bias added, activation applied."""
         biased = self.conv.bias is not None
         bias = self.k.let(self.w[channel * self.words], "bias", FLOAT) if biased else None
         return lambda value: self.conv.finished(value, bias)

@@ -110,7 +110,7 @@ def _half(bits: Value) -> Value:
 
 
 def _half_of(shift: int) -> Callable[[Value], Value]:
-    """Return what decodes the lower or upper float16 of a pair that was loaded as a float."""
+    """Return a function that decodes the lower or the upper float16 of a pair loaded as one float."""
 
     def decode(pair: Value) -> Value:
         bits = tirx.reinterpret("int32", pair) >> tirx.const(shift, "int32")

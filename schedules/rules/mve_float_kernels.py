@@ -79,7 +79,9 @@ class _Conv(OuterProducts):
         return self.k.let(tirx.reinterpret(FOUR, vector(self.table, index, LANES)), "plane", FOUR)
 
     def finish(self, channel: Value) -> Callable[[Value], Value]:
-        """Load what the outputs of four channels take, and return what makes outputs of sums."""
+        """Load the biases of four channels. Return a function from four sums to the outputs: biases added, activation
+        applied.
+        """
         bias = self.plane(channel + self.head) if self.conv.bias is not None else None
         return lambda value: self.conv.finished(value, bias, LANES)
 
@@ -131,7 +133,9 @@ class _Depthwise(DepthwiseRow):
         return vector(self.w, cb * self.words + (1 + tap) * LANES, LANES)
 
     def finish(self, cb: Value) -> Callable[[Value], Value]:
-        """Load what the outputs of four channels take, and return what makes outputs of sums."""
+        """Load the biases of four channels. Return a function from four sums to the outputs: biases added, activation
+        applied.
+        """
         biased = self.conv.bias is not None
         bias = self.k.let(vector(self.w, cb * self.words, LANES), "bias", FOUR) if biased else None
         return lambda value: self.conv.finished(value, bias, LANES)

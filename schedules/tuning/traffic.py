@@ -181,7 +181,9 @@ class _TrafficReader(Reader):
         return total + sum((self._moved(p, READ, str(dtype_of(call))) for p in pointers), 0.0)
 
     def _either(self, *values: Any) -> Any:
-        """Return the bytes of the largest among several values, of which one is computed: padding loads nothing."""
+        """Return the bytes moved by a select: those of the operand with the most. An operand that stands for padding
+        loads nothing.
+        """
         return max((self.value(v) for v in values), key=lambda moved: float(np.sum(moved)))
 
 

@@ -25,6 +25,7 @@ from tvm_cascade.emit.export import export_folder
 from tvm_cascade.emit.image import Image
 from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.packages import KINDS
+from tvm_cascade.emit.packages.platformio import own_environment
 from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.testing.streaming import wake_word
@@ -277,6 +278,11 @@ def test_platformio_library(tmp_path: Path, duo: Image) -> None:
     ini = (library / example["base"] / "platformio.ini").read_text()
     for name in re.findall(r"lib_deps = symlink://(.*)", ini):
         assert (library / example["base"] / name).resolve() == library
+
+
+def test_platformio_names_the_board_of_the_project() -> None:
+    boards = (("ststm32", "nucleo_f446re"), ("raspberrypi", "pico"))
+    assert [own_environment(b, boards) for b in ("nucleo-f446re", "mps2-an386")] == ["nucleo_f446re", "pico"]
 
 
 def test_platformio_packs_the_library(tmp_path: Path, duo: Image) -> None:

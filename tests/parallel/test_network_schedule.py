@@ -263,12 +263,20 @@ def test_merge_stages_obey_r_and_s():
 
 
 def test_report_keys_and_text(fire, tmp_path):
-    data, text = run_stages(fire, "cuda", "v100", picture=tmp_path / "timeline.png")
+    data, text = run_stages(fire, "cuda", "v100", picture=tmp_path / "timeline.png", details=True)
     assert {"stages", "cost_ms", "sequential_ms", "greedy_ms", "transitions", "seconds"} <= set(data)
     assert all(set(stage) == {"strategy", "groups"} for stage in data["stages"])
     json.dumps(data)
     assert "proven optimal" in text and "stream 1" in text and "merge" in text
     assert (tmp_path / "timeline.png").stat().st_size > 1000
+
+
+def test_a_long_timeline_is_cut_to_a_screen(inception):
+    _, text = run_stages(inception, "cuda", "v100")
+    _, whole = run_stages(inception, "cuda", "v100", details=True)
+    lines, every = text.splitlines(), whole.splitlines()
+    assert len(lines) == 21 and max(map(len, lines[4:])) <= 80
+    assert lines[-1].strip() == f"and {len(every) - 20} more groups: --details"
 
 
 def test_devices_and_batches_get_their_own_schedules(inception):

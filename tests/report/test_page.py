@@ -21,7 +21,7 @@ from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.report.arena_chart import arena_chart
 from tvm_cascade.report.commands import command_of, commands_of
 from tvm_cascade.report.estimate import estimate, estimate_operators
-from tvm_cascade.report.html import ReportData, html_page
+from tvm_cascade.report.html import ReportData, even_columns, html_page
 from tvm_cascade.report.layers import layers
 from tvm_cascade.report.scale import Axis
 from tvm_cascade.report.template import mark
@@ -197,3 +197,8 @@ def test_the_commands_of_a_frontier_get_its_plans() -> None:
         )
         assert again.peak_bytes <= peak and again.macs <= factor * found.plan.baseline_macs * 1.0001
     assert sum(e.instructions for e in found.operators) == pytest.approx(found.estimated_instructions, rel=1e-4)
+
+
+def test_cards_fill_rows_evenly() -> None:
+    assert [even_columns(n, 6) for n in (1, 6, 7, 8, 9, 13)] == [1, 6, 4, 4, 5, 5]
+    assert [even_columns(n, 4) for n in (4, 5, 6, 7, 9)] == [4, 3, 3, 4, 3]

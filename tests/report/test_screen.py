@@ -18,10 +18,11 @@ from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core
 from tvm_cascade.machine import Room
-from tvm_cascade.report.screen import command_lines, labelled
-from tvm_cascade.report.verdict import Need, holding, part_of, verdict
+from tvm_cascade.report.screen import command_lines, labelled, wrap_figures
+from tvm_cascade.report.verdict import Need, holding, part_of, time_of, verdict
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.onnx_layers import Layers
 
 SHAPES = "shapes.tflite"
 MODELS = ("kws_dscnn_int8", "person_detect", "micro_speech_quantized", "swiftnet_vww_uint8")
@@ -145,3 +146,18 @@ def test_the_page_says_file_board_clock_date_and_command(tmp_path: Path, monkeyp
     page = (tmp_path / "plan.html").read_text()
     for text in ("fits stm32f446re: RAM ", "180 MHz", "1970-01-01", "shapes.tflite --target stm32f446re --sram 16384"):
         assert text in page
+
+
+def test_a_float_network_that_does_not_fit_is_told_to_be_quantized() -> None:
+    pytest.importorskip("onnx")
+    net = Layers()
+    net.save(Path("large.onnx"), net.node("Conv", "x", net.weight((256, 3, 1, 1))), (1, 3, 64, 64), 4)
+    done = CliRunner().invoke(main, ["plan", "large.onnx", "--target", "nucleo-f446re"])
+    assert done.exit_code == 1 and "tvm-cascade quantize large.onnx --data SAMPLES.npz" in done.stdout
+    require_screen(done.stdout)
+
+
+def test_figures_keep_their_units_on_a_line() -> None:
+    lines = wrap_figures("does not fit nucleo-f446re: RAM 640.5 of 128 KiB, flash 3612.8 of 512 KiB, 8532 ms")
+    assert lines[1] == "8532 ms" and max(map(len, lines)) <= 80
+    assert (time_of(0, 9999), time_of(0, 12_345)) == ("9999 ms", "12.3 s")

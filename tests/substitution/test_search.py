@@ -333,6 +333,9 @@ def test_a_budget_ends_the_search_and_is_reported() -> None:
     assert found.cost_after < found.cost_before
     report = optimize_report(inception_e(), found, engine=CUDNN)
     assert "budget ended the search" in format_report(report)
+    short, whole = format_report(report, 1), format_report(report, None)
+    assert "; all: --details" in short and "--details" not in whole
+    assert len(whole.splitlines()) - len(short.splitlines()) == len(report["steps"]) - 2
 
 
 @pytest.mark.parametrize("find", [search, optimize])

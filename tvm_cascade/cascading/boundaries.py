@@ -131,7 +131,9 @@ def _possible(a: _Axis, b: _Axis, m: _Numbers) -> NDArray[np.bool_]:
 
 
 def _least_of_rows(a: _Axis, b: _Axis, m: _Numbers, each: float, inverse: float) -> _Numbers:
-    """Compute the least value of `each` * p + `inverse` * m / p over all p fact 3 allows; both weights are at least 0."""
+    """Compute the least value of `each` * p + `inverse` * m / p over the numbers of rows p that fact 3 allows; both
+    weights are at least 0.
+    """
     most, fewest = a.outputs - 1, np.maximum(m / (b.outputs - 1), 1.0)
     best = np.sqrt(inverse * m / each) if each else np.full_like(m, most)
     p = np.clip(best, np.minimum(fewest, most), most)
@@ -139,13 +141,17 @@ def _least_of_rows(a: _Axis, b: _Axis, m: _Numbers, each: float, inverse: float)
 
 
 def _corner_completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """Compute the most |C| under fact 3; 0 if there is no such set."""
+    """Compute an upper bound on |C(P)|, for a set P without a full row and a full column (fact 3); 0 if m pixels fill a
+    row or a column.
+    """
     lost = _least_of_rows(a, b, m, -a.rate * b.completed, -a.completed * b.rate)
     return np.where(_possible(a, b, m), a.rate * b.rate * m + a.completed * b.completed - lost, 0.0)
 
 
 def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """Compute the least |N| under fact 3; all inputs if there is no such set."""
+    """Compute a lower bound on |N(P)|, for a set P without a full row and a full column (fact 3); all inputs if m
+    pixels fill a row or a column.
+    """
     if a.needed < 0 or b.needed < 0:
         return _grown(a, b.inputs, _grown(b, a.outputs, m))
     more = _least_of_rows(a, b, m, a.rate * b.needed, a.needed * b.rate)
@@ -154,14 +160,18 @@ def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 
 def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
-    """Compute the least inputs for m pixels along one axis over `lines` lines, if border pixels read fewer inputs."""
+    """Compute the fewest inputs read by m pixels that lie on `lines` lines along an axis: border pixels read fewer
+    inputs.
+    """
     if axis.needed >= 0:
         return axis.rate * m
     return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)
 
 
 def _corner_between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """Compute the least |N| - |C| under fact 3; infinite if there is no such set."""
+    """Compute a lower bound on |N(P)| - |C(P)|, for a set P without a full row and a full column (fact 3); infinite if
+    m pixels fill a row or a column.
+    """
     each = a.rate * b.between
     cases = [_least_of_rows(a, b, m, each, 0.0) - b.between * max(a.lacking, 0.0)]  # 1 in each input row of theirs
     if a.needed >= 0:
@@ -175,7 +185,9 @@ def _corner_between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
 
 @lru_cache(maxsize=256)
 def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
-    """Compute fact 1 for a window: the middle taps of an output belong to that output."""
+    """Derive the constants of fact 1 for a window along one axis. An input belongs to the output with a middle tap on
+    the input.
+    """
     reads = _reads(window, inputs, outputs)
     if outputs == 1:
         return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0, 0.0)

@@ -93,7 +93,9 @@ class _Walk:
         return self.tried[-1]
 
     def _coarser(self, plan: Plan) -> Plan:
-        """Return `plan` with steps as coarse as the limit asks for; steps of whole rows may exceed the limit."""
+        """Plan again in coarser steps until the plan keeps the limit on time; return the last plan, in whole rows, even
+        if it does not.
+        """
         asked = self.options
         chunks = CHUNKS[::-1] if asked.granularity == "auto" else ()
         same = () if any(s.stripes for s in plan.segments) else (asked.finest,)  # that is `plan`, which has no stripes

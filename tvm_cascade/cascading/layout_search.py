@@ -172,8 +172,8 @@ class Search:
         """
 
         def up_to(i: int, j: int, peak: int) -> int:
-            """Return `peak` if the coarsest interleaving fits without sharing, else the cost: only then do finer ones
-            matter.
+            """Return `peak` if the coarsest interleaving fits within `peak` bytes without sharing, else the exact cost,
+            which takes longer.
             """
             little = self.possible(i, j) and self.costs.apart(i, j, next(self.interleavings(i, j))) <= peak
             return peak if little else cost(i, j)

@@ -161,7 +161,9 @@ class _Pebbles:
     # -- the relations
 
     def _edge(self, tensor: int) -> _Edge | None:
-        """Return the relation of a tensor to the last reader with known windows; None without such a reader."""
+        """Return the reader with a known window that frees a tensor last, its boundary, and the pixels that readers
+        need at least; None if no reader's window is known.
+        """
         readers, known = self._readers(tensor), dict[int, Boundary]()
         for reader in readers:
             counts = self._counts(tensor, reader)

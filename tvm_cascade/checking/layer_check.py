@@ -32,7 +32,7 @@ def layer_lines(checks: Sequence[LayerCheck]) -> list[str]:
     equal, first = sum(one.match is True for one in checks), first_difference(checks)
     if first is None:
         undecided = len(checks) - equal
-        more = f", {undecided} undecided" if undecided else ""
+        more = f"; {undecided} undecided: roundings alone move them, or the board cannot hold them" if undecided else ""
         return [f"by layer        {equal} of {len(checks)} tensors are equal{more}"]
     bad = [one for one in checks if one.match is False]
     lines = [f"by layer        {short_name(first)} differs first; {equal} of {len(checks)} tensors are equal"]

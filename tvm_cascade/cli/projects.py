@@ -157,7 +157,7 @@ def export(directory: Path, kind: str, output: Path, as_json: bool, **options: A
 
     files = api.export(directory, kind=kind, output=output, progress=say, **options)
     data = {"kind": kind, "output": str(output), "files": list(files)}
-    show(as_json, data, f"{output}: {len(files)} files for {kind}")
+    show(as_json, data, f"{output}: {len(files)} files for {kind}; {output / 'README.md'} says how to use them")
 
 
 @command()

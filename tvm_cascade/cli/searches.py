@@ -188,6 +188,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "load", "Price a schedule that -o has saved instead of searching.")
 @option(StagesRequest, "output", "Save the schedule as JSON in this file.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
+@option(StagesRequest, "details", "Print every group of the timeline, not only the first.")
 @click.option("--beside", type=PATH, multiple=True, metavar="MODEL2",
               help="Another network that runs at the same time (may be repeated): one schedule for all.")  # fmt: skip
 @TIME_LIMIT
@@ -231,6 +232,7 @@ def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any)
     callback=require_new_file,
 )
 @option(OptimizeRequest, "picture", "Draw the graph before and after (.png, .svg).", callback=require_picture)
+@option(OptimizeRequest, "details", "Print every substitution, not only the first.")
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting

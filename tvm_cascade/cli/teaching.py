@@ -35,14 +35,14 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {  # by command: titles and opti
         "Cuts": _CUTS,
     },
     "stages": {
-        "Basics": ("target", "device", "output", "load", "picture", "beside", "json"),
+        "Basics": ("target", "device", "output", "load", "picture", "details", "beside", "json"),
         "Measuring": _MEASURED,
         "Program": (*_FOLDER, "threads", "streams"),
         "Search": ("batch", "unit", "time-limit"),
         "Cuts": ("until", "from", "input-shape"),
     },
     "optimize": {
-        "Basics": ("target", "device", "output", "picture", "json"),
+        "Basics": ("target", "device", "output", "picture", "details", "json"),
         "Measuring": ("cost", "database", "tracker", "key", "parallel"),
         "Program": _FOLDER,
         "Search": ("alpha", "budget", "time-limit"),
@@ -107,6 +107,8 @@ _OWN_LINES = {  # where a command means something else
     ("optimize", "emit"): "folder that runs the graph with TVM alone",
     ("optimize", "output"): "save the graph (.onnx, else a Relax module)",
     ("optimize", "target"): "cuda or llvm, with options of TVM's behind",
+    ("optimize", "details"): "all substitutions, not only the first",
+    ("stages", "details"): "all groups of the timeline, not only the first",
     ("stages", "emit"): "folder that runs the schedule with TVM alone",
     ("stages", "output"): "save the schedule as JSON",
     ("stages", "target"): "cuda or llvm, with options of TVM's behind",
@@ -119,7 +121,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "bundle": ("bundle wake words -o both", "bundle wake words -o both --board mps2-an386"),
     "compare": ("compare before.json after.json", "compare firmware/v1 firmware/v2"),
     "compile": (
-        "compile model.tflite --target stm32f446re -o firmware",
+        "compile model.tflite --target nucleo-f446re -o firmware",
         "compile model.onnx --target cortex-m4 --sram 64KiB -o firmware",
     ),
     "doctor": ("doctor", "doctor --model model.tflite"),
@@ -129,7 +131,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "monitor": ("monitor", "monitor /dev/ttyACM0 --baud 115200"),
     "optimize": ("optimize net.onnx --target cuda -o better.onnx", "optimize net.onnx --target llvm --cost flops"),
     "order": ("order model.tflite", "order graph.json --on-chip 256KiB"),
-    "plan": ("plan model.tflite --target stm32f446re", "plan model.onnx --sram 64KiB --report plan.html"),
+    "plan": ("plan model.tflite --target nucleo-f446re", "plan model.onnx --sram 64KiB --report plan.html"),
     "quantize": (
         "quantize net.onnx --data samples.npz -o int8.onnx",
         "quantize net.onnx --data photos -o int8.onnx --calibration entropy",

@@ -298,7 +298,7 @@ def segment_symbol(name: str) -> str:
 
 
 def declaration(name: str, copies: Copies) -> list[str]:
-    """Declare in the header the functions that fill the arrays."""
+    """Write the header's declarations of the functions that copy weights to RAM."""
     lines: list[str] = []
     where = f"in the section {name.upper()}_WEIGHTS_SECTION of"
     if copies.hot:

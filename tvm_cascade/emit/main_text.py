@@ -126,7 +126,10 @@ def _weights(network: Network) -> dict[str, str]:
 
 
 def _serial_weights(network: Network) -> tuple[str, str]:
-    """Write what the serial program binds its file of weights with: functions, and statements; "" for linked weights."""
+    """Write the C by which the serial program binds its file of weights: functions, and statements of `main`.
+
+    Both are empty for linked weights.
+    """
     stored = network.interface.weights
     if stored is None or not stored.in_file:
         return "", ""

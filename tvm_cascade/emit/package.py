@@ -132,7 +132,9 @@ class PackageKind:
             )
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
-        """Write the networks' files below `folder`; returns values of the templates that only this kind has."""
+        """Write the networks' files below `folder`. Return the values of template keys that only this kind of package
+        has.
+        """
         raise NotImplementedError
 
     def finish(self, package: Package, folder: Path) -> None:

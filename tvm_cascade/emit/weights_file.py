@@ -106,7 +106,7 @@ def codes(c: CInterface) -> list[str]:
 
 
 def declarations(c: CInterface) -> list[str]:
-    """Declare in the header what binds the weights."""
+    """Write the header's declaration of the function that binds the file of weights; none for linked weights."""
     weights = c.interface.weights
     if weights is None or not weights.in_file:
         return []
@@ -116,7 +116,7 @@ def declarations(c: CInterface) -> list[str]:
 
 
 def definitions(c: CInterface) -> list[str]:
-    """Define in the network's source what checks and binds the weights."""
+    """Write the functions that check and bind the file of weights, for the network's source; none for linked weights."""
     weights = c.interface.weights
     if weights is None or not weights.in_file:
         return []
@@ -139,7 +139,7 @@ def definitions(c: CInterface) -> list[str]:
 
 
 def before_run(c: CInterface) -> list[str]:
-    """Write C statements for the start of a run, which refuse one without weights."""
+    """Write the first C statements of a run, which return an error while no file of weights is bound."""
     unbound = {"file": f"{c.name}_flash == NULL", "stream": f"{c.name}_bound == 0u"}.get(storage_of(c))
     return [f"    if ({unbound}) {{", f"        return {c.upper}_UNBOUND;", "    }"] if unbound else []
 

@@ -99,7 +99,7 @@ def _run(
         device = find_device(asked.device, asked.target)
         model = AnalyticCost(device, asked.precision, measured_kernels(asked.database, device))
     best = found_or_loaded(graph, options, model, asked.load)
-    return finish_report(best, model, asked.output, asked.picture, kept)
+    return finish_report(best, model, asked.output, asked.picture, kept, details=asked.details)
 
 
 def _measured(
@@ -123,7 +123,7 @@ def _measured(
     else:
         best, pricing = search_learned(net, units, model, analytic_of(bench), options)
     best, run = keep_fastest(net, best, pricing, options, bench, asked.metaschedule)
-    data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
+    data, text = finish_report(best, pricing, asked.output, asked.picture, kept, details=asked.details)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
     made: Schedule = {**_with_tuning(data, tuned, theirs), "measured": run.to_dict()}
     return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"

@@ -50,7 +50,7 @@ def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: Load
         written = _Writer(text, one).text(found.schedule)
         with whole_file(asked.output) as partial:
             partial.write_text(json.dumps(written) + "\n", encoding="utf-8")
-    data, shown = finish_report(found, model, None, asked.picture)
+    data, shown = finish_report(found, model, None, asked.picture, details=asked.details)
     return {**data, "limited": limit.limited}, shown
 
 

@@ -11,7 +11,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule, stage_ms
-from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
+from tvm_cascade.parallel.timeline import LISTED, draw_timeline, text_timeline
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.search_monitor import above
 
@@ -63,6 +63,7 @@ def run_stages(
     load: str | Path | None = None,
     output: str | Path | None = None,
     picture: str | Path | None = None,
+    details: bool = False,
 ) -> tuple[ScheduleJson, str]:
     """Run the command `stages`: return a schedule's JSON object and text.
 
@@ -74,12 +75,14 @@ def run_stages(
         None is the analytic model of the device.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
+    details : bool
+        List every group of the timeline, not only the first.
 
     Raises `UsageError` for an unknown device or the schedule of another graph, `LoadError` if the schedule cannot be read.
     """
     options = options or Options()
     model = model if model is not None else AnalyticCost(find_device(device, target))
-    return finish_report(found_or_loaded(graph, options, model, load), model, output, picture)
+    return finish_report(found_or_loaded(graph, options, model, load), model, output, picture, details=details)
 
 
 def found_or_loaded(graph: Graph, options: Options, model: CostModel, load: str | Path | None) -> NetworkSchedule:
@@ -93,6 +96,8 @@ def finish_report(
     output: str | Path | None,
     picture: str | Path | None,
     kept: Kept = lambda _found: None,
+    *,
+    details: bool = False,
 ) -> tuple[ScheduleJson, str]:
     """Save the schedule and draw the timeline, if paths are given; return the JSON object and the text."""
     kept((network_schedule, model.name))
@@ -100,7 +105,7 @@ def finish_report(
         save_schedule(output, network_schedule.units.graph, network_schedule.schedule, model.name)
     if picture is not None:
         draw_timeline(network_schedule.units, network_schedule.schedule, model, picture)
-    return describe(network_schedule, model), _text(network_schedule, model)
+    return describe(network_schedule, model), _text(network_schedule, model, details)
 
 
 def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) -> NetworkSchedule:
@@ -110,7 +115,7 @@ def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) 
     return replace(base, schedule=Schedule(saved.stages, cost, bound_ms=base.schedule.bound_ms))
 
 
-def _text(network: NetworkSchedule, model: CostModel) -> str:
+def _text(network: NetworkSchedule, model: CostModel, details: bool) -> str:
     schedule = network.schedule
     proof = ", proven optimal for this cost" if schedule.optimal else f", bound {schedule.bound_ms:.4f} ms"
     gain = network.sequential_ms / schedule.cost_ms if schedule.cost_ms else 1.0
@@ -123,4 +128,4 @@ def _text(network: NetworkSchedule, model: CostModel) -> str:
         f"schedule {schedule.cost_ms:.4f} ms{proof}\n"
         f"{schedule.transitions} transitions, {schedule.priced} stages priced, {schedule.seconds:.2f} s\n"
     )
-    return head + text_timeline(network.units, schedule, model)
+    return head + text_timeline(network.units, schedule, model, None if details else LISTED)

@@ -12,6 +12,9 @@ from tvm_cascade.parallel.scheduler import features_of, stage_ms
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.publish import whole_file
 
+LISTED = 16  # groups on the first screen of `stages`
+_COLUMNS = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -44,13 +47,20 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
     return tuple(drawn)
 
 
-def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
-    """Format a single line per group: stage, stream, milliseconds, operators."""
+def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, most: int | None = None) -> str:
+    """Format a single line per group: stage, stream, milliseconds, operators.
+
+    With `most`, a longer timeline ends after so many lines, cut to the width of a terminal.
+    """
     lines = []
     for bar in bars(units, schedule, model):
         group = ("merge " if bar.merged else "") + " -> ".join(bar.operators)
         lines.append(f"{bar.stage:4d}  stream {bar.stream}  {bar.start:9.4f} .. {bar.stop:9.4f} ms  {group}")
-    return "\n".join(lines)
+    if most is None:
+        return "\n".join(lines)
+    shown = [line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 3]}..." for line in lines[:most]]
+    left = len(lines) - len(shown)
+    return "\n".join([*shown, *([f"      and {left} more groups: --details"] if left else [])])
 
 
 def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: str | Path) -> None:

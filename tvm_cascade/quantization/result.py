@@ -62,11 +62,20 @@ class QuantizeResult:
                 f"calibration     {self.calibration} on {self.samples} samples, {self.seconds:.1f} s",
                 "",
                 "what now:",
-                f"  tvm-cascade validate {self.model} --data TEST.npz    how right it was, on samples with labels",
-                f"  tvm-cascade validate {self.output} --data TEST.npz    how right it is",
-                f"  tvm-cascade plan {self.output} --stored-io    what it needs, its inputs and outputs stored as int8",
+                *_commands(self.model, self.output),
             ]
         )
+
+
+def _commands(model: str, output: str) -> list[str]:
+    """Format the next commands, each with its use behind."""
+    commands = {
+        f"tvm-cascade validate {model} --data TEST.npz": "accuracy before, on samples with labels",
+        f"tvm-cascade validate {output} --data TEST.npz --by-layer {model}": "accuracy now, and error by layer",
+        f"tvm-cascade plan {output} --stored-io": "memory and time, with inputs and outputs stored as int8",
+    }
+    width = max(map(len, commands))
+    return [f"  {command:<{width}}  {use}" for command, use in commands.items()]
 
 
 def _of_bits(layers: Sequence[LayerBits]) -> list[str]:

@@ -83,10 +83,12 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
     plan, data = report.plan, report.data
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    cards = list(_cards(report))
     return render(
         "page.html",
         **(drawn or drawings(report)),
-        cards=list(_cards(report)),
+        cards=cards,
+        columns=[even_columns(len(cards), most) for most in (6, 4)],
         verdict=report.verdict,
         facts=report.facts,
         layers=layers(plan, report.operators or estimate_operators(plan), report.waits),
@@ -100,6 +102,12 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
         script=Markup(script),  # a file of ours: nothing is put into it
         script_hash=f"sha256-{digest}",
     )
+
+
+def even_columns(count: int, most: int) -> int:
+    """Return a number of columns, at most `most`, that fills rows evenly: 7 cards take 4 and 3 places."""
+    rows = -(-count // most)
+    return -(-count // max(rows, 1))
 
 
 def _cards(report: ReportData) -> Iterator[Card]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.layers import SOURCE, Layer
 from tvm_cascade.report.text import does_twice, peak_segment, smallest_of, work_factor
@@ -42,6 +43,18 @@ def labelled(label: str, text: str, most: int = 2) -> list[str]:
         text, COLUMNS - _LABEL, max_lines=most, placeholder=" ...", break_long_words=True, break_on_hyphens=False
     )
     return [f"{label if k == 0 else '':<{_LABEL}}{line}" for k, line in enumerate(lines)]
+
+
+def wrap_figures(text: str) -> list[str]:
+    """Return `text` in lines of `COLUMNS` columns, without a break between a number and the unit behind it."""
+    kept = re.sub(r"(?<=\d) (?=\S)", "\u00a0", text)  # textwrap breaks at no such space
+    return [line.replace("\u00a0", " ") for line in textwrap.wrap(kept, COLUMNS)]
+
+
+def computes_in_floats(graph: Graph) -> bool:
+    """Test whether all layers with multiply-accumulates write floats."""
+    written = [graph.tensors[t].dtype for op in graph.ops if op.macs for t in op.outputs]
+    return bool(written) and all(dtype.startswith("float") for dtype in written)
 
 
 def command_lines(label: str, command: str) -> list[str]:

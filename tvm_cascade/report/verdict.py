@@ -83,6 +83,8 @@ def part_of(part: int, whole: int) -> str:
 
 def time_of(cycles: int, milliseconds: float | None) -> str:
     """Return the estimated time of an inference in three digits; cycles without a clock."""
+    if milliseconds is not None and milliseconds >= 10_000:
+        return f"{short_number(milliseconds / 1000)} s"
     if milliseconds is not None:
         return f"{short_number(milliseconds)} ms"
     for unit, name in ((10**9, "G"), (10**6, "M")):

@@ -93,7 +93,7 @@ class FileSamples:
         return pixels.transpose(2, 0, 1) if channels_first else pixels
 
     def _sound(self, path: Path) -> np.ndarray:
-        """Read amplitudes from 0 (least) to 1 (greatest); silence is in the middle."""
+        """Read a sound as amplitudes from 0 to 1, silence at 0.5; cut or pad both ends to the input's length."""
         amplitudes, rate = _read_wave(path)
         if self._rate is None:
             self._rate = rate, path

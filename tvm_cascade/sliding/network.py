@@ -55,8 +55,10 @@ class SlidingNetwork:
 
     @cached_property
     def carrier(self) -> int:
-        """Return the tensor that keeps the input's rows: the input, or what `free` operators alone make of each row of it,
-        if that has no more bytes.
+        """Return the tensor to keep in place of the input's rows.
+
+        This is the input itself, or the last tensor of a chain of `free` operators, each computing row by row, as long
+        as rows do not grow in bytes.
         """
         tensor = self.input
         while tensor not in self.outputs and len(self.readers[tensor]) == 1:
@@ -86,7 +88,7 @@ class SlidingNetwork:
         return step.macs * sum(window.taps(y, source) for y in range(*(rows or (0, height)))) if step.macs else 0
 
     def final_readers(self, tensor: int) -> list[tuple[Step, int]]:
-        """List the operators that read a tensor, with readers behind `free` operators in place of these."""
+        """List the operators that read a tensor. A `free` reader is replaced by the readers of the reader's output."""
         found: list[tuple[Step, int]] = []
         for step, position in self.readers[tensor]:
             passes = step.free and self.series[step.output].rows is not None and step.windows[position] == IDENTITY
@@ -99,7 +101,11 @@ class SlidingNetwork:
         return tensor in self.outputs or any(self.is_final(t) for t in behind)
 
     def window(self, step: Step, position: int) -> Window:
-        """Return the window on an operator's input with rows; None becomes a window over all rows."""
+        """Return the window by which an operator reads input `position`, a tensor with rows.
+
+        If no window is known, or the output has no rows, the operator reads all rows: the window covers the whole
+        input.
+        """
         rows = self.series[step.inputs[position]].rows
         assert rows is not None
         known = step.windows[position]

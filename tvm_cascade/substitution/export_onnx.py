@@ -320,7 +320,9 @@ class _Exporter:
         return self.helper.make_node(kind, inputs, list(node.output), **attrs)
 
     def _result(self, ref: Ref, name: str) -> Any:
-        """Call what computes an output by the output's name; what is an input, a constant or an output already is copied."""
+        """Give an output of the model its name: rename the tensor, or copy the tensor by an Identity if it is an input,
+        a constant or another output.
+        """
         made = self._name(ref)
         if made == name and ref.node.kind != "input":
             return self._info(name, ref)

@@ -10,6 +10,8 @@ from tvm_cascade.substitution.costs import TVM, Engine, figures, peak_bytes
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchResult, Step
 
+LISTED = 8  # steps on the first screen of `optimize`
+
 
 def columns(dag: Dag, engine: Engine = TVM) -> Figures:
     """Return MetaFlow's Table 2 (SysML 2019) without the time: operators, FLOPs, bytes moved, kernels, peak
@@ -54,8 +56,8 @@ def rules_report(verified: Sequence[str], refused: Mapping[str, str], report: Su
     return {"verified": len(verified), "refused": dict(refused), "taken": [name for name in verified if name in taken]}
 
 
-def format_report(report: Substituted, limit: int = 40) -> str:
-    """Format the report; list at most `limit` steps from the winning sequence."""
+def format_report(report: Substituted, limit: int | None = LISTED) -> str:
+    """Format the report; list at most `limit` steps from the winning sequence, None: all."""
     before, after = report["before"], report["after"]
     unit = report["cost_unit"]
     lines = [_answer(report), f"{'':16}{'before':>14}{'after':>14}"]
@@ -64,9 +66,9 @@ def format_report(report: Substituted, limit: int = 40) -> str:
     steps = report["steps"]
     lines.append(f"{len(steps)} steps, {report['graphs_explored']} graphs, {report['seconds']:.2f} s")
     lines += format_steps([Step(s["rule"], tuple(s["operators"]), s["cost"]) for s in steps[:limit]])
-    if len(steps) > limit:
+    if limit is not None and len(steps) > limit:
         rest = Counter(s["rule"] for s in steps[limit:])
-        lines.append("then " + ", ".join(f"{rule} x{n}" for rule, n in rest.most_common()))
+        lines.append("then " + ", ".join(f"{rule} x{n}" for rule, n in rest.most_common()) + "; all: --details")
     if "rules" in report:
         lines += _read(report["rules"])
     if "measured" in report:

@@ -1,8 +1,9 @@
 // Runs the network of this folder with TVM's runtime alone; build it with the CMakeLists.txt beside it.
 //
-//     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N] [--repeat N]     (the first two repeatable; run in this folder)
+//     example                                               on random inputs: prints the time of a run
+//     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N] [--repeat N]         (the first two repeatable)
 //
-// Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
+// Run it in this folder. Without --output 20 runs are timed. Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,11 +19,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -195,6 +198,24 @@ static void Time(const Session& session, const std::vector<ffi::Tensor>& given, 
             << " and " << times[3 * times.size() / 4] << ")\n";
 }
 
+// Draws an input, the same every time: float32 is normal, all else 0 or 1, a valid index of any table.
+static std::string Draw(const Spec& spec) {
+  std::mt19937 source(0);
+  std::string data(spec.bytes, '\0');
+  const bool floats = spec.type.code == kDLFloat && spec.type.bits == 32;
+  const size_t width = std::max<size_t>(1, spec.type.bits / 8);
+  std::normal_distribution<float> normal;
+  for (size_t k = 0; k + width <= data.size(); k += width) {
+    if (floats) {
+      const float value = normal(source);
+      std::memcpy(&data[k], &value, sizeof value);
+    } else {
+      data[k] = static_cast<char>(source() & 1);
+    }
+  }
+  return data;
+}
+
 static void Run(const Files& inputs, const Files& outputs, int repeat) {
   const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
   if (Member(metadata, "cudnn_kernels").cast<int64_t>() > 0) {
@@ -212,7 +233,11 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
   std::vector<ffi::Tensor> given;
   for (const Spec& spec : takes) {
     const auto found = inputs.find(spec.name);
-    if (found == inputs.end()) throw std::runtime_error("give --input " + spec.name + "=FILE.bin");
+    if (found == inputs.end()) {
+      if (!inputs.empty()) throw std::runtime_error("give --input " + spec.name + "=FILE.bin too, or none: all are random then");
+      given.push_back(session.Upload(spec, Draw(spec)));
+      continue;
+    }
     std::string data = Read(found->second);
     if (data.size() != spec.bytes) {
       throw std::runtime_error(found->second + " has " + std::to_string(data.size()) + " bytes, " + spec.name + " takes " +
@@ -220,7 +245,7 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
     }
     given.push_back(session.Upload(spec, std::move(data)));
   }
-  if (inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
+  if (!inputs.empty() && inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
   const auto results = session.Run(given);
   if (repeat > 0) Time(session, given, gives.at(0).bytes, repeat);
   for (size_t k = 0; k < gives.size(); ++k) {
@@ -235,7 +260,7 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
 int main(int count, char** words) {
   Files inputs, outputs;
   std::string threads = "1";
-  int repeat = 0;
+  int repeat = -1;
   for (int k = 1; k < count; ++k) {
     const std::string option = words[k], value = k + 1 < count ? words[++k] : "";
     const size_t sign = value.rfind('=');
@@ -252,7 +277,7 @@ int main(int count, char** words) {
   }
   setenv("TVM_NUM_THREADS", threads.c_str(), 1);  // read when TVM's pool starts
   try {
-    Run(inputs, outputs, repeat);
+    Run(inputs, outputs, repeat < 0 ? (outputs.empty() ? 20 : 0) : repeat);
   } catch (const std::exception& error) {
     std::cerr << "example: " << error.what() << "\n";
     return 1;

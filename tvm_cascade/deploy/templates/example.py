@@ -103,7 +103,7 @@ _pool = threading.local()
 
 @functools.cache
 def _runtime():
-    """Load TVM's runtime, and return the package of functions that it registers itself with."""
+    """Load TVM's runtime library and return the module `tvm_ffi`, through which its functions are called."""
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch would be imported wherever it is installed
     import tvm_ffi
 

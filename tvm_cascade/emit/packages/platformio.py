@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_cascade.emit.package import Package, PackageKind, section_text, write_sources
@@ -14,6 +15,13 @@ _HEARS = (("nordicnrf52", "nano33ble"),)  # with Arduino's library PDM
 def _environment(board: tuple[str, str]) -> str:
     """Write an environment for platformio.ini."""
     return f"[env:{board[1]}]\nplatform = {board[0]}\nboard = {board[1]}\n"
+
+
+def own_environment(board: str, boards: Sequence[tuple[str, str]]) -> str:
+    """Return the environment of the image's own board; the last, if there is none."""
+    names = [name for _, name in boards]
+    own = board.replace("-", "_")
+    return own if own in names else names[-1]
 
 
 class _PlatformIO(PackageKind):
@@ -28,7 +36,7 @@ class _PlatformIO(PackageKind):
             "headers": json.dumps([f"{network.name}.h" for network in package.networks]),
             "flag_list": json.dumps(package.flags),
             "environments": "\n".join(map(_environment, boards)),
-            "environment": boards[-1][1],
+            "environment": own_environment(package.image.board, boards),
         }
 
 

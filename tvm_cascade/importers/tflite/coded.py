@@ -98,8 +98,11 @@ def _pruned(coded: bytes, held: bytes, tensor: CodedTensor) -> bytes:
 
 
 def _huffman(coded: bytes, held: bytes, parameter: int, tensor: CodedTensor) -> bytes:
-    """Follow a code through its tables, first one of `2 ** n` entries: symbols, with the bits that each takes of its table,
-    or distances to the next table, with the bits of its index."""
+    """Decode a Huffman code by following its tables.
+
+    The first table has `2 ** n` entries. An entry is a symbol, with the number of bits that the symbol takes of this
+    table's index, or the distance to the next table, with the number of bits of that table's index.
+    """
     wide, first = bool(parameter & 1), (parameter >> 4) + 1
     _require(tensor.dtype in (("int8", "int16") if wide else ("int8",)), f"a Huffman code of {tensor.dtype}")
     size, shift = (4, 27) if wide else (2, 11)

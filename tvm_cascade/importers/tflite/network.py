@@ -101,7 +101,7 @@ class Network(stock.OperatorConverter):
         return super().get_expr(input_tensor_idx)
 
     def has_expr(self, input_tensor_idx: int) -> bool:
-        """Return whether a tensor is computed: folded ones are constants, outputs of the network or not."""
+        """Return True if a tensor is computed by the network; False for constants, folded tensors included."""
         if input_tensor_idx in self.parts:
             return True
         return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)

@@ -85,7 +85,9 @@ def roles_of(
 
 
 def _is_first(body: Network, kind: str, given: Sequence[int], indices: set[int]) -> bool:
-    """Return whether an operator on places has a counter, or one plus a number, in front."""
+    """Test the operands of an operator on indices: a counter first, then no other index; for ADD a counter and a
+    number.
+    """
     if kind == "ADD":
         return all(int(np.prod(t.tensor.ShapeAsNumpy())) == 1 for t in body.get_tensors(given))
     return not any(t in indices for t in given[1:])

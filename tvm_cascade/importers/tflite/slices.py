@@ -30,7 +30,7 @@ class AxisSlice:
 
     @property
     def relax_end(self) -> int:
-        """Return the end for Relax, which counts negative ends from behind."""
+        """Return `end` in Relax's convention: a slice that runs backwards past element 0 ends at `-size - 1`."""
         return self.end if self.end >= 0 else -self.size - 1
 
 

@@ -229,7 +229,9 @@ def _reduced_axis(sch: Schedule, acc: Any) -> int | None:
 
 
 def _inlined_but(sch: Schedule, sums: Sequence[Any], last: Any) -> list[Any]:
-    """Inline all blocks but the reductions, a softmax's powers and the last one; return what is left before the last."""
+    """Inline all blocks except the reductions, a softmax's powers and the last block. Return the kept blocks without
+    the last.
+    """
     kept = {name_of(sch, b) for b in sums} | {name_of(sch, last)}
     kept |= {name_of(sch, b) for b in inner_blocks(sch) if name_of(sch, b).removeprefix("T_") == "softmax_exp"}
     for block in inner_blocks(sch):
