@@ -161,3 +161,10 @@ def test_figures_keep_their_units_on_a_line() -> None:
     lines = wrap_figures("does not fit nucleo-f446re: RAM 640.5 of 128 KiB, flash 3612.8 of 512 KiB, 8532 ms")
     assert lines[1] == "8532 ms" and max(map(len, lines)) <= 80
     assert (time_of(0, 9999), time_of(0, 12_345)) == ("9999 ms", "12.3 s")
+
+
+def test_a_board_is_called_as_the_user_calls_it() -> None:
+    lines = tvm_cascade.plan(SHAPES, target="Teensy41").to_text().splitlines()
+    assert lines[0].startswith("fits teensy41: RAM ")
+    made = tvm_cascade.compile(SHAPES, target="teensy41", output="out")
+    assert made.to_text().startswith("fits teensy41: RAM ") and made.to_dict()["board"] == "mimxrt1062"

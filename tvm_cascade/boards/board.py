@@ -131,7 +131,8 @@ def load_board(name_or_path: str | Path) -> Board:
                 f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
             )
     try:
-        return read_board(readable(path).read_text(encoding="utf-8"), path)
+        board = read_board(readable(path).read_text(encoding="utf-8"), path)
+        return replace(board, called=text) if text in board_aliases() else board
     except OSError as error:
         raise UsageError(f"board file {path}: {error.strerror}") from None
 

@@ -128,6 +128,8 @@ class Board:
     # where figures come from, by the key that they stand under
     sources: Mapping[str, str] = field(default_factory=dict)
     source: str = field(default="", compare=False, repr=False)  # text of the file
+    # name that was asked for, of a board with this microcontroller; empty for the file's own
+    called: str = field(default="", compare=False)
     derived: bool = field(default=False, compare=False)  # its file names another one for the microcontroller
 
     @property

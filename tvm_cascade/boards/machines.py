@@ -80,7 +80,7 @@ def with_core(request: Request) -> tuple[Request, Board | None]:
             f"--target {request.target} is a machine of its own: leave --board out, or give the core, "
             f"--target {core_of(machine).name}"
         )
-    named = request.target if request.target.endswith(".json") else machine.name
+    named = request.target if request.target.endswith(".json") else machine.called or machine.name
     emit, plan = replace(request.emit, board=named), request.plan
     one_arena = plan.sram is not None or plan.ram is not None
     if len(machine.memories) > 1 and not plan.memory and not one_arena:

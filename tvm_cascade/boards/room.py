@@ -8,9 +8,16 @@ from tvm_cascade.machine import Room
 
 
 def room_of(board: Board, placed: bool = False) -> Room:
-    """Return a board's memory: the arena's RAM, or all RAM for a network `placed` in several memories."""
+    """Return a board's memory, under the name that was asked for: the arena's RAM, or all RAM for a network `placed` in
+    several memories.
+    """
     beside = [one for one in board.memories.values() if not one.inside(board.ram)] if placed else []
-    return Room(board.name, board.ram.bytes + sum(one.bytes for one in beside), board.reserved_ram, board.flash.bytes)
+    return Room(
+        board.called or board.name,
+        board.ram.bytes + sum(one.bytes for one in beside),
+        board.reserved_ram,
+        board.flash.bytes,
+    )
 
 
 def rooms_by_core(core: Core) -> tuple[tuple[Room, ...], tuple[Room, ...]]:

@@ -71,10 +71,15 @@ def _shared_array(memory: NetworkMemory, align: int) -> str:
     return f"\n{named}extern uint8_t {array}[{size}];\n{placed}"
 
 
-def host_library(network: Network) -> str:
-    """Write `CMakeLists.txt` for a folder compiled for this machine."""
+def library_files(image: Image, board: Board | None) -> dict[str, str]:
+    """Write the texts by file name for a folder that nothing is linked in: `CMakeLists.txt` and the README."""
+    network = image.networks[0]
     values = {"name": network.name, "sources": " ".join(network.sources)}
-    return fill_template(template("host_CMakeLists.txt.in"), values)
+    described = _build_values(image) | _described(network) | {"how_to_use": _how_to_use(network, board)}
+    return {
+        "CMakeLists.txt": fill_template(template("host_CMakeLists.txt.in"), values),
+        "README.md": fill_template(template("library_README.md.in"), described),
+    }
 
 
 def _build_values(image: Image) -> dict[str, str]:
@@ -103,16 +108,19 @@ def _readme_values(image: Image, board: Board) -> dict[str, str]:
         shared = {n.name: sum(m.shared_bytes for m in n.interface.arrays) for n in image.networks}
         rows = [f"| `{name}.h`, `{name}.c`, ... | {size} |" for name, size in shared.items()]
         return {"network_rows": "\n".join(rows), **how_to_run}
-    network = image.networks[0]
+    serial_row = _SERIAL_ROW if board.uart is not None else ""
+    return {**how_to_run, "serial_row": serial_row, **_described(image.networks[0])}
+
+
+def _described(network: Network) -> dict[str, str]:
+    """Return the values of a README that describe a network: files, weights, inputs and outputs."""
     rows = [
         f"| `{name}` | {_KINDS.get(name.rsplit('.', 1)[-1], 'generated')} |"
         for name in (*network.objects, *network.sources)
     ]
     rows += [f"| `{name}` | the weights, for memory of your choice |" for name in _in_file(network)]
     return {
-        **how_to_run,
         "file_rows": "\n".join(rows),
-        "serial_row": _SERIAL_ROW if board.uart is not None else "",
         "stay": "" if _in_file(network) else ", weights stay in flash",
         "weights": _weights(network),
         "list_inputs": describe("inputs", network.inputs, "- "),
@@ -145,6 +153,22 @@ def _weights(network: Network) -> str:
         f"Weights are not in the image: they are `{stored.file}`. Before the first run {what[stored.storage]}\n"
         f"A file that does not belong to the code is refused (errors in `{name}.h`). The network trained again and compiled\n"
         "with the same options has the same code, mostly: then its file replaces this one, and nothing is linked again.\n\n"
+    )
+
+
+def _how_to_use(network: Network, board: Board | None) -> str:
+    """Return the paragraph on the network in a program: by ESP-IDF for a chip of Espressif, else by CMake."""
+    if board is not None and board.name.startswith("esp32"):
+        return (
+            "ESP-IDF builds it for the board. `tvm-cascade export` writes a component, with an example whose `main.c` tests the\n"
+            "network on the device:\n\n```\ntvm-cascade export . --as esp-idf -o component\n"
+            f"cd component/examples/{network.name}\n"
+            f"idf.py set-target {board.name} && idf.py build flash monitor\n```"
+        )
+    return (
+        "In a program of your own: `add_subdirectory` of this folder in CMake, and "
+        f"`target_link_libraries(... {network.name})`.\n"
+        "The header says where the arena may lie, what is returned, and what threads may do."
     )
 
 

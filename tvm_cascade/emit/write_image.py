@@ -73,7 +73,7 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
         write_files(folder, network.files)
     write_files(folder, shared.files)
     if options.board is None or not options.linked:
-        write_files(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
+        write_files(folder, image_text.library_files(image, options.board))
     else:
         copy_runtime(folder, options.target)
         if options.board.uart is not None:

@@ -18,6 +18,7 @@ from tvm_cascade.search_monitor import above_text
 COLUMNS = 80
 LINES = 24
 _LABEL = 10  # columns of the word in front of a line
+_KEPT = "\u00a0"  # a space that ends no line
 _CHOICES = 4  # plans that are worth a line
 
 
@@ -40,15 +41,24 @@ class Choice:
 def labelled(label: str, text: str, most: int = 2) -> list[str]:
     """Return `text` behind a label, in at most so many lines of `COLUMNS` columns."""
     lines = textwrap.wrap(
-        text, COLUMNS - _LABEL, max_lines=most, placeholder=" ...", break_long_words=True, break_on_hyphens=False
+        _with_units(text),
+        COLUMNS - _LABEL,
+        max_lines=most,
+        placeholder=" ...",
+        break_long_words=True,
+        break_on_hyphens=False,
     )
-    return [f"{label if k == 0 else '':<{_LABEL}}{line}" for k, line in enumerate(lines)]
+    return [f"{label if k == 0 else '':<{_LABEL}}{line}".replace(_KEPT, " ") for k, line in enumerate(lines)]
 
 
 def wrap_figures(text: str) -> list[str]:
     """Return `text` in lines of `COLUMNS` columns, without a break between a number and the unit behind it."""
-    kept = re.sub(r"(?<=\d) (?=\S)", "\u00a0", text)  # textwrap breaks at no such space
-    return [line.replace("\u00a0", " ") for line in textwrap.wrap(kept, COLUMNS)]
+    return [line.replace(_KEPT, " ") for line in textwrap.wrap(_with_units(text), COLUMNS)]
+
+
+def _with_units(text: str) -> str:
+    """Return `text` with spaces between numbers and units that `textwrap` does not break at."""
+    return re.sub(r"(?<=\d) (?=(?:ms|s|MHz|KiB|MiB|%|[MG] cycles)(?:\W|$))", _KEPT, text)
 
 
 def computes_in_floats(graph: Graph) -> bool:

@@ -29,6 +29,7 @@ class _EspIdf(PackageKind):
         write_sources(package, folder / "src", folder / "include", section_text(package, self.sections))
         return {
             "sources": "\n".join(f"         src/{source}" for source, _ in package.sources()),
+            "chip": "esp32s3" if package.target.family.name == "xtensa" else "esp32c3",
             "report": "\n".join(_report(package, network) for network in package.networks),
         }
 
