@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
+.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages test-aarch64 bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -46,6 +46,17 @@ packages: $(STAMP)
 
 test-packages: packages tools
 	$(BIN)/python -m pytest tests/micro/test_packages.py tests/micro/test_platformio_run.py
+
+# folders for 64-bit Arm, run by QEMU's user mode against TVM's libraries of its wheels for aarch64
+AARCH64 := $(VENV)/aarch64
+$(AARCH64)/.unpacked: $(STAMP)
+	$(BIN)/pip download -q --disable-pip-version-check --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 -d $(AARCH64) apache-tvm==$$($(BIN)/python -c "import importlib.metadata as m; print(m.version('apache-tvm'))") apache-tvm-ffi==$$($(BIN)/python -c "import importlib.metadata as m; print(m.version('apache-tvm-ffi'))")
+	for wheel in $(AARCH64)/*.whl; do $(BIN)/python -m zipfile -e $$wheel $(AARCH64); done
+	touch $@
+
+test-aarch64: $(AARCH64)/.unpacked
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || sh tools/debian.sh g++-aarch64-linux-gnu qemu-user
+	TVM_CASCADE_AARCH64=$(abspath $(AARCH64)) $(BIN)/python -m pytest tests/deploy/test_aarch64.py
 
 # TensorFlow, whose converter writes Keras networks for `make bench`, in an environment of its own; none where it cannot be had
 KERAS := $(VENV)-tensorflow/bin/python

@@ -37,7 +37,7 @@ from tvm_cascade.runtime import library_kernels
 from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
 from tvm_cascade.staging.kernels.cuda_default import architecture_of, cuda_target, on_tensor_cores
-from tvm_cascade.staging.kernels.processors import processor
+from tvm_cascade.staging.kernels.processors import other_triple, processor
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.library_kernels import calls_library
 from tvm_cascade.staging.program.precision import precision_of
@@ -108,8 +108,7 @@ def emission_of(request: SearchRequest, threads: int) -> Emission:
             raise UsageError("--arch is of --target cuda; for a processor give --target 'llvm -mcpu=NAME'")
         winograd = 4 if request.winograd is None else request.winograd
         made = Emission(request.target, None, request.threads or threads, metaschedule=records, winograd=winograd)
-        made.tvm_target()
-        require_linker(cuda=False)
+        require_linker(cuda=False, triple=other_triple(made.tvm_target()))
         return made
     if request.winograd is not None:
         raise UsageError("--winograd is of kernels for processors: give --target llvm, or leave it out")

@@ -14,13 +14,27 @@ from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.runtime.cuda_code import CudaCode
 from tvm_cascade.runtime.execute import compile_stages
 from tvm_cascade.runtime.shared_library import write_library
+from tvm_cascade.staging.kernels.processors import other_triple
 
 
-def require_linker(cuda: bool) -> None:
-    """Check before minutes of work for a way to link a shared library here.
+def cross_compiler_for(triple: str) -> str:
+    """Return the name of the C++ compiler that links for another system, as Debian calls it: aarch64-linux-gnu-g++."""
+    machine, *rest = triple.split("-")
+    return "-".join((machine, *(part for part in rest if part not in ("unknown", "pc")), "g++"))
+
+
+def require_linker(cuda: bool, triple: str = "") -> None:
+    """Check before minutes of work for a way to link a shared library here; `triple`: of another system.
 
     Raises `MissingToolError` without a C++ compiler, `UsageError` for CUDA on a system without ELF files.
     """
+    if triple:
+        compiler = cross_compiler_for(triple)
+        if shutil.which(compiler) is None:
+            raise MissingToolError(
+                compiler, f"it links libraries for {triple}: apt-get install g++-{compiler[:-4]} (Debian, Ubuntu)"
+            )
+        return
     if shutil.which("g++") is None and shutil.which("c++") is None and shutil.which("clang++") is None:
         raise MissingToolError(
             "a C++ compiler", "apt-get install g++ (Debian, Ubuntu) or xcode-select --install (macOS)"
@@ -34,4 +48,5 @@ def build_library(mod: tvm.IRModule, target: tvm.target.Target, path: Path, code
 
     `code`: for CUDA, the machine code to embed. Raises `ToolError` if the compiler or the linker fails.
     """
-    write_library(compile_stages(mod, target, code), path, code)
+    triple = other_triple(target)
+    write_library(compile_stages(mod, target, code), path, code, cross_compiler_for(triple) if triple else "")

@@ -3,12 +3,13 @@
 As three kernels, attention writes and reads the scores several times, one value per pair of positions; as one kernel,
 attention keeps some rows of scores (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns as well; here whole
 rows are kept, so their length is limited). Operators put around the products by exporters ride along: transpositions of
-q, k, v and the result, a scale of q, and views of the scores.
+q, k, v and the result, scales of q and k, parts of a product that makes all three, repetitions of the heads of k and v,
+and views of the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.operators.table import ELEMENTWISE
@@ -16,7 +17,10 @@ from tvm_cascade.operators.table import ELEMENTWISE
 MOST_COLUMNS = (
     4096  # of a row of scores: rows are kept in 16 KiB, of which a kernel for a GPU has three in shared memory
 )
+_PART = "strided_slice"  # of a product that makes queries, keys and values
 _TRANSPOSITION = "permute_dims"
+_NUMBER_BYTES = 4
+_REPETITION = "repeat"  # of the keys' and values' heads, for several heads of queries each
 
 
 def attention_chains(graph: Graph) -> tuple[tuple[int, ...], ...]:
@@ -44,8 +48,8 @@ def _chain(graph: Graph, softmax: Op) -> set[int] | None:
     first, second = before[-1], behind[-1]
     if not (_one_for_each(graph, first) and _one_for_each(graph, second)):
         return None
-    for t in (*first.inputs, second.inputs[1]):
-        chain |= {op.index for op in _leading(graph, t, scaled=t == first.inputs[0])}
+    for t, fits in ((first.inputs[0], _is_elementwise), (first.inputs[1], _is_scale), (second.inputs[1], _is_none)):
+        chain |= {op.index for op in _leading(graph, t, fits)}
     last = _reader(graph, second)
     return chain | {last.index} if last is not None and last.kind == _TRANSPOSITION else chain
 
@@ -97,22 +101,39 @@ def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
     return None
 
 
-def _leading(graph: Graph, t: int, scaled: bool) -> Iterator[Op]:
-    """Yield an operand's transpositions, from the product back; with `scaled` also element-wise operators on it alone.
+def _leading(graph: Graph, t: int, fits: Callable[[Op], bool]) -> Iterator[Op]:
+    """Yield an operand's transpositions, parts, repetitions, views between them, and operators that fit, from the product back.
 
-    Operators otherwise fused with the preceding kernel stay there.
+    All read the operand alone. Operators otherwise fused with the preceding kernel stay there.
     """
     kept: list[Op] = []
     while (producer := graph.producer[t]) is not None:
         op = graph.ops[producer]
         alone = len(op.inputs) == 1 and _reader(graph, op) is not None
-        if not alone or not (op.kind == _TRANSPOSITION or (scaled and op.kind in ELEMENTWISE)):
+        if not alone or not (_moves(op) or op.view or fits(op)):
             break
         kept.append(op)
         t = op.inputs[0]
-    while kept and kept[-1].kind != _TRANSPOSITION and _is_epilogue(graph, kept[-1]):
+    while kept and not _moves(kept[-1]) and (kept[-1].view or _is_epilogue(graph, kept[-1])):
         kept.pop()
     yield from kept
+
+
+def _moves(op: Op) -> bool:
+    return op.kind in (_TRANSPOSITION, _REPETITION, _PART)
+
+
+def _is_elementwise(op: Op) -> bool:
+    return op.kind in ELEMENTWISE
+
+
+def _is_scale(op: Op) -> bool:
+    """Test whether an operator multiplies by a number: keys are packed once for a head, or read by every tile of rows."""
+    return op.kind in ("mul", "divide") and op.weight_bytes <= _NUMBER_BYTES
+
+
+def _is_none(_: Op) -> bool:
+    return False
 
 
 def _is_epilogue(graph: Graph, op: Op) -> bool:

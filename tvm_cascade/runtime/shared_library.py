@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm.support.cc import cross_compiler
 
 from tvm_cascade.errors import MissingToolError, ToolError
 from tvm_cascade.runtime.cuda_code import CudaCode, compile_cuda
@@ -22,14 +23,18 @@ from tvm_cascade.runtime.cuda_code import CudaCode, compile_cuda
 _BLOB = "runtime.ModulePackImportsToTensor"
 
 
-def write_library(built: Any, path: Path, code: CudaCode | None = None) -> None:
+def write_library(built: Any, path: Path, code: CudaCode | None = None, compiler: str = "") -> None:
     """Link TVM's compiled module to the shared library `path`; `code`: for CUDA, the machine code to embed.
+
+    `compiler`: the cross compiler that links for another system.
 
     Raises `ToolError` if the linker or the compiler of CUDA sources fails, `MissingToolError` without a C++ compiler.
     """
     more: dict[str, Any] = {}
     if code is not None:
         more["fpack_imports"] = _packer(lambda source: compile_cuda(source, code))
+    if compiler:
+        more["fcompile"] = cross_compiler(compiler)
     try:
         built.export_library(str(path), **more)
     except RuntimeError as error:

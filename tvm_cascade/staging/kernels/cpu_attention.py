@@ -42,6 +42,8 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     `most`: vectors in an accumulator tile. Returns None for kernels in another form.
     """
     sums = reductions(sch)
+    dots = [b for b in sums if name_of(sch, b) == "scores_part"]
+    sums = sums[len(dots) :]
     if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) not in (4, 6):
         return None
     first, second = sums[0], next((b for b in sums if name_of(sch, b) == "mix_acc"), sums[-1])
@@ -49,11 +51,11 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     last = last_behind(sch, second)
     names = [name_of(sch, b) for b in inner_blocks(sch)]
     kept = {name for name in names if name.removeprefix("T_") in ("softmax_exp", "softmax_norm", *_ONCE)}
-    kept |= {name_of(sch, b) for b in (*sums, last)}
-    query = producer(sch, first, 0) or sch.cache_read(first, 0, "global")
-    kept.add(name_of(sch, query))
+    kept |= {name_of(sch, b) for b in (*dots, *sums, last)}
+    if not dots:
+        kept.add(name_of(sch, producer(sch, first, 0) or sch.cache_read(first, 0, "global")))
     by_vectors = [b for b in sums if name_of(sch, b).endswith("_part")]
-    products = {name_of(sch, b) + part for b in (first, second, *by_vectors) for part in ("_init", "_update")}
+    products = {name_of(sch, b) + part for b in (*dots, first, second, *by_vectors) for part in ("_init", "_update")}
     for block in inner_blocks(sch):
         if name_of(sch, block) not in kept:
             sch.compute_inline(block)
@@ -76,13 +78,10 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     for block in once:
         sch.compute_at(block, head, preserve_unit_loops=True)
     share(sch, [head], parallel)  # before reductions are cut from their beginnings, where TVM proves nothing any more
-    sch.vectorize(sch.get_loops(named(sch, "keys_pack"))[-1])
-    _, block, *_ = loops = sch.get_loops(first)[-4:]
-    depth = _tile(sch, loops)
-    written = sch.cache_write(first, 0, "local")  # else its tile is stored in every step of the reduction
-    sch.reverse_compute_at(written, block, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(written)[-1])
-    _clear(sch, first, depth)
+    if dots:
+        _dots(sch, dots[0], first)
+    else:
+        _packed_scores(sch, first)
     for block in softmax:
         (_interleave_vectors if block in by_vectors else _interleave)(sch, block)
     r, c, k = sch.get_loops(second)[-3:]
@@ -90,6 +89,30 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     sch.reorder(block, r, c, k)
     _clear(sch, second, _tile(sch, (r, block, c, k), lanes))
     return _unguarded(sch, products)
+
+
+def _packed_scores(sch: Schedule, first: Any) -> None:
+    """Schedule the scores of a tile of rows over packed keys."""
+    sch.vectorize(sch.get_loops(named(sch, "keys_pack"))[-1])
+    _, block, *_ = loops = sch.get_loops(first)[-4:]
+    depth = _tile(sch, loops)
+    written = sch.cache_write(first, 0, "local")  # else its tile is stored in every step of the reduction
+    sch.reverse_compute_at(written, block, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(written)[-1])
+    _clear(sch, first, depth)
+
+
+def _dots(sch: Schedule, part: Any, first: Any) -> None:
+    """Schedule scores as dot products of vectors (`attention_dots`)."""
+    *_, lane, j = sch.get_loops(part)
+    sch.reorder(j, lane)
+    sch.vectorize(lane)
+    if extent(sch, j) <= MOST_STEPS:
+        sch.unroll(j)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(part, j))[-1])
+    lane = sch.get_loops(first)[-1]
+    sch.unroll(sch.get_loops(sch.decompose_reduction(first, lane))[-1])
+    sch.unroll(lane)
 
 
 def _unguarded(sch: Schedule, names: Set[str]) -> Schedule:

@@ -290,6 +290,32 @@ def attention_scores(q: Any, k: Any, filled: int | None = None) -> Any:
     )
 
 
+def attention_dots(q: Any, k: Any, filled: int | None = None) -> Any:
+    """Compute `q @ k` as `attention_scores` does, for few rows and k stored with contiguous depth, whole vectors of `LANES`.
+
+    Keys are read once for every row where they lie: packing would take more instructions than all products.
+    """
+    *heads, depth, columns = (int(d) for d in k.shape)
+    rows = int(q.shape[-2])
+    j: Any = te.reduce_axis((0, depth // LANES), "j")
+    lane: Any = te.reduce_axis((0, LANES), "l")
+
+    def multiply(*at: Any) -> Any:
+        *head, r, c, v = at
+        d = j * LANES + v
+        return te.sum(q[(*head, r, d)] * k[(*head, d, c)], axis=[j])
+
+    parts: Any = te.compute((*heads, rows, columns, LANES), multiply, name="scores_part")
+    acc: Any = te.compute(
+        (*heads, rows, columns), lambda *at: te.sum(parts[(*at, lane)], axis=[lane]), name="scores_acc"
+    )
+
+    def score(*at: Any) -> Any:
+        return acc[at] if filled in (None, columns) else if_then_else(at[-1] < columns, acc[at], 0.0)
+
+    return te.compute((*heads, rows, filled or columns), score, name="scores")
+
+
 def attention_mix(scores: Any, values: Any) -> Any:
     """Compute `softmax(scores) @ values` for scores [..., rows, whole(columns)] and values [..., columns, depth].
 

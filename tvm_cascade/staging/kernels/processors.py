@@ -28,9 +28,9 @@ def host_target() -> tvm.target.Target:
 
 
 def processor(target: str) -> tvm.target.Target:
-    """Return the target for `llvm`: this machine's processor, or another by -mcpu=NAME and -mattr=+A,+B.
+    """Return the target for `llvm`: this machine's processor, or another by -mtriple=NAME, -mcpu=NAME and -mattr=+A,+B.
 
-    Raises `UsageError` for other options: binaries for a processor are linked for this system.
+    Raises `UsageError` for other options.
     """
     words = target.split()[1:]
     if not words:
@@ -38,8 +38,10 @@ def processor(target: str) -> tvm.target.Target:
     options: dict[str, Any] = {"kind": "llvm"}
     for word in words:
         name, _, value = word.partition("=")
-        if name not in ("-mcpu", "-mattr") or not value:
-            raise UsageError(f"--target '{target}': a folder takes -mcpu=NAME and -mattr=+A,+B of llvm, not {word}")
+        if name not in ("-mtriple", "-mcpu", "-mattr") or not value:
+            raise UsageError(
+                f"--target '{target}': a folder takes -mtriple=NAME, -mcpu=NAME and -mattr=+A,+B of llvm, not {word}"
+            )
         options[name[1:]] = value.split(",") if name == "-mattr" else value
     return tvm.target.Target(options)
 
@@ -48,7 +50,15 @@ def written(target: tvm.target.Target) -> str:
     """Format a target of kind `llvm` as text for `processor`; a target without a model becomes `generic`."""
     attrs: Any = target.attrs
     features = ",".join(map(str, attrs.get("mattr", ())))
-    return f"llvm -mcpu={attrs.get('mcpu', 'generic')}" + (f" -mattr={features}" if features else "")
+    triple = other_triple(target)
+    words = ("llvm", *([f"-mtriple={triple}"] if triple else ()), f"-mcpu={attrs.get('mcpu', 'generic')}")
+    return " ".join((*words, *([f"-mattr={features}"] if features else ())))
+
+
+def other_triple(target: tvm.target.Target) -> str:
+    """Return the triple of a target for another system than this one; "" for this one's."""
+    given, here = (str(t.attrs.get("mtriple", "")) for t in (target, tvm.target.Target({"kind": "llvm"})))
+    return "" if given == here else given
 
 
 @cache

@@ -29,6 +29,7 @@ from tvm_cascade.passes.relax_functions import add_function, called_functions, i
 from tvm_cascade.staging.kernels.cpu_compute import (
     LANES,
     PACKED,
+    attention_dots,
     attention_mix,
     attention_scores,
     direct_conv2d,
@@ -58,6 +59,7 @@ from tvm_cascade.staging.program.parts import write_part
 from tvm_cascade.staging.program.precision import is_product
 from tvm_cascade.staging.program.specs import Kernel, Slice, Spec, reads, writes
 
+_FEW_ROWS = 4  # of queries, for which keys are not packed
 _LEAST_ROWS = 16  # of a product that is shared among tiles of results on CUDA: one of less streams its matrix once
 
 
@@ -303,6 +305,20 @@ class _Builder:
         """Test whether a product computes attention scores: a softmax follows in this kernel."""
         return any(self.net.graph.ops[j].kind == "softmax" for j in self.spec.ops if j > i)
 
+    def _reads_keys_once(self, i: int) -> bool:
+        """Test whether a product of attention has few rows, and keys whose depth is contiguous and fills vectors."""
+        graph, t = self.net.graph, self.net.graph.ops[i].inputs[1]
+        rows, depth = graph.tensors[self.net.graph.ops[i].inputs[0]].shape[-2:]
+        if rows > _FEW_ROWS or depth % LANES:
+            return False
+        while (producer := graph.producer[t]) in self.spec.ops and producer is not None:
+            op, call = graph.ops[producer], self.net.calls[producer]
+            if op.kind == "permute_dims":
+                rank, axes = len(graph.tensors[t].shape), call.attrs.axes
+                return axes is None or int(axes[-1]) % rank != rank - 1
+            t = op.inputs[0]
+        return False
+
     def _columns(self, i: int) -> int:
         return self.net.graph.tensors[self.net.graph.ops[i].outputs[0]].shape[-1]
 
@@ -353,7 +369,8 @@ class _Builder:
             return source if self._mixes(i) else bb.emit_te(softmax, source)
         if op.kind == "matmul" and self._has_softmax_behind(i):
             filled = next((whole(self._columns(j)) for j in self.spec.ops if self._mixes(j)), None)
-            return bb.emit_te(attention_scores, *(self._plain(bb, t) for t in op.inputs), filled)
+            compute = attention_dots if self._reads_keys_once(i) else attention_scores
+            return bb.emit_te(compute, *(self._plain(bb, t) for t in op.inputs), filled)
         if op.kind == "matmul" and any(self._mixes(j) and j < i for j in self.spec.ops):
             return bb.emit_te(attention_mix, *(self._plain(bb, t) for t in op.inputs))
         if is_call_tir(call) and (self.net.mod[call.args[0]].attrs or {}).get(PRODUCT):
