@@ -81,7 +81,9 @@ class Analyses:
         return made
 
     def computation(self, call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]) -> Computation:
-        """Return the analysis of a call by the function and the tensors' axes, unless constants are indices."""
+        """Return the analysis of a call, cached by the function and the tensors' row and column axes. A call that reads
+        index tables is analysed each time.
+        """
         inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
         if pattern.uses_tables:
             return _analyse(call, pattern, inputs, outputs)

@@ -55,7 +55,9 @@ def lower_log_softmax(task: Task) -> Value:
 
 
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:
-    """`-scale * d` in Q5.26 for d in 0..255, int32, limited below where the output is the lowest for any logarithm."""
+    """Tabulate `-scale * d` in Q5.26 for d in 0..255, as int32, no smaller than the step from which every output is the
+    lowest.
+    """
     d = np.maximum(-np.arange(256, dtype="int64"), lowest)
     return np.maximum(fp.srdhm(d << s, m), -(_LEVELS + 1) << _DROPPED).astype("int32")
 

@@ -77,7 +77,9 @@ def fuse(pool: Pool, a: Node, b: Node) -> Target:
 
 
 def fuse_enlarged(pool: Pool, a: Node, b: Node) -> Target:
-    """`fuse` for kernels whose windows differ."""
+    """Merge two convolutions whose windows differ, with both windows enlarged by zero taps; None if the windows are
+    equal.
+    """
     if not windows_differ(a, b):
         return None
     by_a, by_b = added_taps(a, b), added_taps(b, a)

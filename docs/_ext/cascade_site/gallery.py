@@ -6,7 +6,7 @@ import shutil
 from typing import Any
 
 from docutils import nodes
-from sphinx.application import Sphinx
+from sphinx.application import Sphinx  # pyright: ignore[reportMissingImports]
 
 from cascade_site.repository import REPOSITORY, ROOT
 
@@ -45,7 +45,7 @@ def _first_cell() -> str:
         "# The project with its sample networks, the cross compiler and the emulator, on a machine of Colab's. Run this once.\n"
         f"{known}!git clone -q --depth 1 {address} tvm_cascade\n"
         "%cd tvm_cascade\n"
-        "%pip install -q -e '.[check,onnx,plot]'\n"
+        "%pip install -q -e '.[check,onnx,plot]' onnxscript ai-edge-quantizer\n"
         "!apt-get -q install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm >/dev/null"
     )
 

@@ -127,7 +127,7 @@ def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles, tf32: bool = 
 
 
 def _product(read: Any, rows: int, weight: Any, tiles: Tiles, tf32: bool) -> Any:
-    """Compute the sums of whole tiles, in float32."""
+    """Build the TE of a product with float32 sums, with `rows` rounded up to whole tiles."""
     columns, depth = (int(d) for d in weight.shape)
     filled = -(-rows // tiles.rows) * tiles.rows
     left: Any = te.compute((filled, depth), read, name=ROWS)
