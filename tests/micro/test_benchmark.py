@@ -155,6 +155,11 @@ def test_kernels_of_stages(program: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "k.csv").read_text().splitlines()) == len(calls) + 1
 
 
+def test_run_leads_to_the_benchmark_of_a_program(program: Path, network: Path) -> None:
+    refused = call("run", program, "--check", network, "--by-layer")
+    assert refused.exit_code == 2 and "leave --by-layer out; `benchmark --by-layer`" in refused.stderr
+
+
 def test_groups_of_a_stage_are_one_row(tmp_path: Path) -> None:
     layers = Layers()
     left, right = (

@@ -66,9 +66,6 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
 
     
     numpy.savez("D.npz", input=x_test, labels=y_test)           # in Python: an .npz with names and labels
-    tvm-cascade validate model.tflite --data D.npz
-    tvm-cascade validate model.tflite --data photos/ --board mps2-an386
-    tvm-cascade validate model.tflite --data photos/ --target nucleo-f446re --port
     """
     from tvm_cascade import api
 
@@ -117,12 +114,6 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
 
     If accuracy suffers: more samples, --calibration entropy or percentile (outliers; .pt2: histogram), --float-first 1,
     --float-last 1 (layers that often need more than 8 bits).
-
-    
-    tvm-cascade quantize net.onnx --data calibration.npz -o net_int8.onnx
-    tvm-cascade quantize net.onnx --data calibration.npz --weight-bits 4 -o net_int4.onnx
-    tvm-cascade validate net_int8.onnx --data test.npz          # on samples that it was not calibrated on
-    tvm-cascade plan net_int8.onnx --stored-io
     """
     from tvm_cascade import api
 

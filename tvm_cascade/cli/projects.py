@@ -55,7 +55,10 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
         taken = ("inputs", "board", "check", "outputs")
         for name in options.keys() - {*taken}:
             if options[name] not in (None, False):
-                raise UsageError(f"{directory} is a program of stages: leave --{name} out")
+                shown = name.replace("_", "-")
+                raise UsageError(
+                    f"{directory} is a program of stages: leave --{shown} out; `benchmark --by-layer` times its kernels"
+                )
         done = api.benchmark(directory, progress=say, **{name: options[name] for name in taken})
         show(as_json, done.to_dict(), done.to_text())
         sys.exit(0 if done.ok else 1)
@@ -109,12 +112,6 @@ def benchmark(directory: Path, as_json: bool, **options: Any) -> None:
     DIR is a folder of `stages --emit` (run by TVM), of `compile --target host` (its C is built by gcc -O2), or of `compile`
     for an emulated board, or with --port for a real one.
 
-    
-    tvm-cascade benchmark program --check net.onnx
-    tvm-cascade benchmark program --json > a.json
-    tvm-cascade benchmark tuned --against a.json
-    tvm-cascade benchmark firmware --trace layers.json
-    tvm-cascade benchmark firmware --port /dev/ttyACM0
     """
     from tvm_cascade import api
 

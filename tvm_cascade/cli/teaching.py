@@ -115,8 +115,12 @@ _OWN_LINES = {  # where a command means something else
     ("compile", "output"): "folder of the project",
 }
 
-EXAMPLES: dict[str, tuple[str, str]] = {
-    "benchmark": ("benchmark program --check net.onnx", "benchmark tuned --against before.json"),
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "benchmark": (
+        "benchmark program --check net.onnx",
+        "benchmark firmware --by-layer --trace layers.json",
+        "benchmark tuned --against before.json",
+    ),
     "allocate": ("allocate buffers.csv -o placed.csv", "allocate buffers.csv --capacity 64KiB"),
     "bundle": ("bundle wake words -o both", "bundle wake words -o both --board mps2-an386"),
     "compare": ("compare before.json after.json", "compare firmware/v1 firmware/v2"),
@@ -135,6 +139,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "quantize": (
         "quantize net.onnx --data samples.npz -o int8.onnx",
         "quantize net.onnx --data photos -o int8.onnx --calibration entropy",
+        "quantize net.onnx --data samples.npz -o int4.onnx --weight-bits 4",
     ),
     "run": ("run firmware --check model.tflite", "run firmware --port"),
     "schema": ("schema plan", "schema run"),
@@ -143,7 +148,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "stages net.onnx --target llvm --cost measured",
     ),
     "targets": ("targets", "targets --json"),
-    "validate": ("validate model.tflite --data test.npz", "validate model.tflite --data photos --board mps2-an386"),
+    "validate": (
+        "validate model.tflite --data test.npz",
+        "validate model.tflite --data photos --board mps2-an386",
+        "validate int8.onnx --data test.npz --by-layer net.onnx",
+    ),
 }
 
 
