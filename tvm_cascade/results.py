@@ -402,11 +402,18 @@ class PlanResult:
         """Return True if a command helps further: the network fits, or an int8 network would be smaller."""
         return bool(self.next_step) and (self.fits is not False or computes_in_floats(self.plan.graph))
 
+    @property
+    def _fits_nothing(self) -> bool:
+        """Return True if the given board cannot hold the network, or, without a board, no known one."""
+        if self.need is None or self.room is not None or not self.rooms[1]:
+            return self.fits is False
+        return not any(holding(self.need, rooms) for rooms in self.rooms)
+
     def _next(self) -> list[str]:
         """Return the lines with the next command: it compiles the network, or makes a smaller one for a board that is too
         small.
         """
-        if self.fits is not False:
+        if not self._fits_nothing or not computes_in_floats(self.plan.graph):
             return command_lines("next", self.next_step)
         ending = Path(self.file).suffix
         if ending in (".onnx", ".pt2"):

@@ -168,3 +168,11 @@ def test_a_board_is_called_as_the_user_calls_it() -> None:
     assert lines[0].startswith("fits teensy41: RAM ")
     made = tvm_cascade.compile(SHAPES, target="teensy41", output="out")
     assert made.to_text().startswith("fits teensy41: RAM ") and made.to_dict()["board"] == "mimxrt1062"
+
+
+def test_a_float_network_that_fits_nothing_is_told_to_be_quantized() -> None:
+    net = Layers()
+    net.save(Path("huge.onnx"), net.node("Conv", "x", net.weight((4096, 3, 1, 1))), (1, 3, 96, 96), 4)
+    done = CliRunner().invoke(main, ["plan", "huge.onnx"])
+    assert done.exit_code == 0 and done.stdout.startswith("fits no known board")
+    assert "tvm-cascade quantize huge.onnx" in done.stdout and "tvm-cascade compile" not in done.stdout
