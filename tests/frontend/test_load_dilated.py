@@ -72,3 +72,31 @@ def test_they_fold_into_one_convolution(tmp_path: Path, dtype: str, depthwise: b
             np.testing.assert_array_equal(ours, theirs)
         else:
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-3)
+
+
+def test_convolutions_of_a_signal_that_share_their_blocks_fold(tmp_path: Path) -> None:
+    """Of Keras' Conv1D in a gated layer: rank 3, with reshapes around the convolutions."""
+    rng, w = np.random.default_rng(1), ModelWriter()
+    x = w.activation((1, 24, 4), "int8", 0.1, 3)
+    spread, row = w.tensor((2, 14, 4), "int8", 0.1, 3), w.tensor((2, 1, 14, 4), "int8", 0.1, 3)
+    block, pads, crops = (w.constant(np.array(v, "int32")) for v in ([2], [[2, 2]], [[0, 0]]))
+    w.operator("SPACE_TO_BATCH_ND", [x, block, pads], [spread], "SpaceToBatchNDOptions")
+    w.operator("RESHAPE", [spread, w.constant(np.array([2, 1, 14, 4], "int32"))], [row], "ReshapeOptions")
+    how: dict[str, Any] = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    for _ in range(2):
+        kernel, scales = weights(rng, w, (5, 1, 3, 4), "int8", 0)
+        scale, bias = output_scale(rng, 0.1, scales, 12), biases(rng, w, 5, scales, 0.1, "int8")
+        made, flat, out = (w.tensor(s, "int8", scale, 0) for s in ((2, 1, 12, 5), (2, 12, 5), (1, 24, 5)))
+        w.operator("CONV_2D", [row, kernel, bias], [made], "Conv2DOptions", **how)
+        w.operator("RESHAPE", [made, w.constant(np.array([2, 12, 5], "int32"))], [flat], "ReshapeOptions")
+        w.operator("BATCH_TO_SPACE_ND", [flat, block, crops], [out], "BatchToSpaceNDOptions")
+        w.outputs.append(out)
+    data = w.finish()
+    (tmp_path / "m.tflite").write_bytes(data)
+    lowered = _LOWER(load(tmp_path / "m.tflite"))
+    calls = [b.value for block in lowered["main"].body.blocks for b in block.bindings]
+    assert not {"relax.permute_dims", "relax.nn.pad"} & {str(c.op.name) for c in calls if hasattr(c, "op")}
+    reference = Reference(data)
+    arrays = random_inputs(reference.inputs, 0)
+    for ours, theirs in zip(Compiled(lowered)(*arrays), reference.run(arrays), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -315,19 +315,35 @@ def _dilated(net: Network, op: Operator) -> Value | None:
     """
     data, block, crop = net.get_input_tensors(op)
     convolution = _producer(net, data)
+    signal = convolution is not None and net.get_op_code_str(convolution) == "RESHAPE"  # of Conv1D, in rank 3
+    if signal and convolution is not None:
+        data = net.get_input_tensors(convolution)[0]
+        convolution = _producer(net, data)
     if convolution is None or not _is_plain(net, convolution):
         return None
     spread = _producer(net, net.get_input_tensors(convolution)[0])
+    if signal and spread is not None and net.get_op_code_str(spread) == "RESHAPE":
+        spread = _producer(net, net.get_input_tensors(spread)[0])
     if spread is None or net.get_op_code_str(spread) != "SPACE_TO_BATCH_ND":
         return None
     source, own_block, pad = net.get_input_tensors(spread)
     blocks, crops, pads = net.ints(block), net.ints(crop), net.ints(pad)
-    if len(blocks) != 2 or net.ints(own_block) != blocks or len(net.shape(source)) != 4:
+    if net.ints(own_block) != blocks or (len(blocks), len(net.shape(source))) != ((1, 3) if signal else (2, 4)):
         return None
-    top, bottom, left, right = (p - c for p, c in zip(pads, crops, strict=True))
-    if min(top, bottom, left, right) < 0:
+    padding = [p - c for p, c in zip(pads, crops, strict=True)]
+    if min(padding) < 0:
         return None
-    return _dilate(net, net.get_tensor_expr(data), net.get_tensor_expr(source), blocks, [top, left, bottom, right])
+    expr, made = net.get_tensor_expr(source), net.get_tensor_expr(data)
+    if not signal:
+        top, bottom, left, right = padding
+        return _dilate(net, made, expr, blocks, [top, left, bottom, right])
+    n, width, channels = net.shape(source)
+    read, rows = net.get_input_tensors(convolution)[0], net.shape(data)
+    if net.shape(read)[1:2] + rows[1:2] != [1, 1] or net.shape(read)[3] != channels:
+        return None
+    row = net.bb.emit(relax.op.reshape(expr, [n, 1, width, channels]))
+    value = _dilate(net, made, row, [1, *blocks], [0, padding[0], 0, padding[1]])
+    return None if value is None else relax.op.reshape(net.bb.emit(value), net.shape(net.get_output_tensors(op)[0]))
 
 
 def _producer(net: Network, tensor: stock.TensorWrapper) -> Operator | None:
