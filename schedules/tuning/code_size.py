@@ -13,9 +13,10 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.places import Flash
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
-from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME
+from tvm_cascade.schedules.tuning.tune import PER_CALL
 from tvm_cascade.search_monitor import counted
 
+START_UP = 1_550  # bytes of main, start-up code, reports, memcpy and memset: 1,480 to 1,700 on five cores
 PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
 SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
 SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
@@ -23,6 +24,8 @@ _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware
     "exp": 710, "sigmoid": 710, "log": 680, "tanh": 1_000, "erf": 2_630, "pow": 2_040, "sin": 3_030, "cos": 3_010,
 }  # fmt: skip
 FLOAT_CODE = 1.4  # of kernels of floats: 1.2 to 1.7 in four networks on Cortex-M4, most where taps are written out
+VECTOR_FLOAT_CODE = 1.8  # of kernels of floats with MVE: four convolutions and three depthwise ones, 1.4 to 2.4
+SHARED_CODE = 0.65  # of kernels that are called several times in no loop: compilers make a copy for constant arguments
 _FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
 
@@ -41,8 +44,8 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
     Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size`. The compiler inlines kernels with a
-    single call in no loop, or drops their constant arguments. The driver and the start-up code
-    are fixed allowances: `RUNTIME`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is called once.
+    single call in no loop, and drops the constant arguments of kernels with several. The driver and the start-up code
+    are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is called once.
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
@@ -53,9 +56,11 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
             calls[key] += 1
             looped |= set() if o in alone else {key}
     inlined = {key for key, times in calls.items() if times == 1} - looped
-    size = sum(_bytes(f, core, key in inlined) for key, f in counted("bytes of code", list(distinct.items())))
+    shares = {key: SHARED_CODE for key, times in calls.items() if times > 1 and key not in looped}
+    functions = counted("bytes of code", list(distinct.items()))
+    size = sum(_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
     driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
-    return round(size * core.code_size) + RUNTIME + driver + _library_bytes(distinct.values(), core)
+    return round(size * core.code_size) + START_UP + driver + _library_bytes(distinct.values(), core)
 
 
 def _key(func: PrimFunc) -> int:
@@ -64,11 +69,12 @@ def _key(func: PrimFunc) -> int:
 
 
 def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
-    """Return the bytes of a kernel, before `Core.code_size`: instructions of a scalar FPU take 4 bytes each, and a kernel
-    that is `inlined` has no entry.
+    """Return the bytes of a kernel, before `Core.code_size`: instructions of an FPU and of vectors of floats take 4 bytes
+    each, and a kernel that is `inlined` has no entry.
     """
-    of_floats = core.fpu and not core.mve and any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
-    return kernel_cost(func, inlined).bytes * (FLOAT_CODE if of_floats else 1)
+    of_floats = core.fpu and any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
+    wide = VECTOR_FLOAT_CODE if core.mve else FLOAT_CODE
+    return kernel_cost(func, inlined).bytes * (wide if of_floats else 1)
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:

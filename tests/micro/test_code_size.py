@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
+from tvm_cascade.testing import time_series
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.estimate_cases import of_file, separable
+from tvm_cascade.testing.recurrent_cells import gru, lstm
+
+_CORES = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m55", "riscv32")
+_NETWORKS: dict[str, Callable[[], IRModule]] = {
+    "gru": lambda: of_file(gru()),
+    "lstm": lambda: of_file(lstm()),
+    "float gru": lambda: of_file(gru(dtype="float32")),
+    "float convolutions": lambda: separable("float32"),
+    "signal": time_series.activity,
+}
 
 pytestmark = pytest.mark.usefixtures("quick_host")
 
@@ -28,3 +42,22 @@ def test_estimated_code_of_a_linked_image(target: str, tmp_path: Path, arm_gcc: 
     assert told.flash is not None and made.flash_bytes is not None
     weights, code = told.flash
     assert 0.7 < code / (made.flash_bytes - weights) < 1.3, (code, weights, made.flash_bytes)
+
+
+@pytest.mark.parametrize("target", _CORES)
+@pytest.mark.parametrize("name", _NETWORKS)
+def test_estimated_flash_of_a_linked_image(name: str, target: str, tmp_path: Path, emulator_tools: None) -> None:
+    """Recurrent layers whose steps are written out among them, of which most is the driver."""
+    made: Any = api.compile(_NETWORKS[name](), target=target, output=tmp_path / "project").to_dict()
+    estimate, linked = made["weight_bytes"] + made["estimated_code_bytes"], made["flash_bytes"]
+    assert linked is not None and abs(estimate / linked - 1) < 0.1, (estimate, linked)
+
+
+@pytest.mark.parametrize("name", ["kws_dscnn_int8", "ad01_int8"])
+def test_estimated_flash_of_public_networks(name: str, tmp_path: Path, emulator_tools: None, test_data: Path) -> None:
+    for target in _CORES[1:]:  # ad01 does not fit into the flash of a micro:bit
+        made: Any = api.compile(
+            test_data / "models" / f"{name}.tflite", target=target, output=tmp_path / target
+        ).to_dict()
+        estimate, linked = made["weight_bytes"] + made["estimated_code_bytes"], made["flash_bytes"]
+        assert linked is not None and abs(estimate / linked - 1) < 0.1, (target, estimate, linked)
