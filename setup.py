@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": ["onnx"],  # .onnx files
     "torch": ["torch", "onnxscript", "onnx"],  # .pt2 files, which torch writes as ONNX by onnxscript
     "torchao": ["torch", "onnxscript", "onnx", "torchao"],  # `quantize` of .pt2 files
+    "ai-edge": ["ai-edge-quantizer", "ai-edge-litert"],  # `quantize` of .tflite files
     "plot": ["matplotlib"],  # --picture
     "images": ["pillow"],  # folders of images as data of `validate`
     "board": ["pyserial"],  # real boards: `run --port`
@@ -157,7 +158,11 @@ setup(
             "onnxscript",  # what tests with torch import, which has an installation of its own
             "expecttest",  # what torch's own OpInfo database imports
             "jsonschema",  # holds what commands print under --json to its schemas
-            *(package for extra in ("check", "onnx", "plot", "images", "board", "farm") for package in EXTRAS[extra]),
+            *(
+                package
+                for extra in ("check", "ai-edge", "onnx", "plot", "images", "board", "farm")
+                for package in EXTRAS[extra]
+            ),
         ],
         "docs": [
             "sphinx>=8",

@@ -1058,14 +1058,15 @@ def quantize(
     progress: Progress = silent,
     **options: Unpack[QuantizeKeywords],
 ) -> QuantizeResult:
-    """Write an int8 network for a float `.onnx` (ONNX Runtime's static quantizer, QDQ) or `.pt2` (torchao's PT2E).
+    """Write an int8 network for a float `.onnx` (ONNX Runtime's static quantizer, QDQ), `.tflite` (ai-edge-quantizer) or `.pt2`
+    (torchao's PT2E).
 
     Activations are int8 with a zero point, weights int8 without, by channel. Sizes that the file leaves open are fixed.
 
     Parameters
     ----------
     model : path
-        A float `.onnx` or `.pt2` file.
+        A float `.tflite`, `.onnx` or `.pt2` file.
     data : path, or arrays by name
         Samples to calibrate on, a few hundred of every kind that occurs, as in `validate`; labels are read for accuracies.
     output : path
@@ -1075,14 +1076,14 @@ def quantize(
     calibration : str
         How an activation's range follows from its values: "minmax" takes all values, "percentile" leaves out the
         most extreme, "entropy" leaves out what costs the distribution least; of `.pt2` files "minmax" or "histogram", which
-        leaves out what makes the squared error least.
+        leaves out what makes the squared error least; of `.tflite` files "minmax".
     percentile : float
         With "percentile": per cent of the values that a range holds.
     float_first, float_last : int
-        Layers with weights that stay float, counted from the first and from the last on. Only for `.onnx`.
+        Layers with weights that stay float, counted from the first and from the last on. Not for `.pt2`.
     weight_bits, max_drop : int and float
         With 4 weights have four bits, except in layers where the data says that more than `max_drop` percentage points would be
-        lost: of the accuracy on labelled data, else of the agreement with the float network. Only for `.onnx`.
+        lost: of the accuracy on labelled data, else of the agreement with the float network.
     range_ : pair of float, optional
         As in `validate`.
 
@@ -1096,7 +1097,7 @@ def quantize(
     UsageError
         Data that does not fit the network or itself, or a network that is quantized already.
     LoadError, MissingToolError, UnsupportedOperatorError
-        The model cannot be read or quantized; onnxruntime or torchao is not installed.
+        The model cannot be read or quantized; onnxruntime, ai-edge-quantizer or torchao is not installed.
     """
     asked = QuantizeRequest.of_all({"output": output, **options})
     shapes = LoadRequest(input_shapes=input_shapes).input_shapes or {}

@@ -10,6 +10,7 @@ from tvm_cascade.errors import MissingToolError
 
 _EXTRAS = {  # package -> (its module, the extra that installs it)
     "ai-edge-litert": ("ai_edge_litert", "check"),
+    "ai-edge-quantizer": ("ai_edge_quantizer", "ai-edge"),
     "matplotlib": ("matplotlib", "plot"),
     "nvidia-cuda-nvcc": ("nvidia", "cuda"),
     "onnx": ("onnx", "onnx"),

@@ -416,7 +416,7 @@ class PlanResult:
         if not self._fits_nothing or not computes_in_floats(self.plan.graph):
             return command_lines("next", self.next_step)
         ending = Path(self.file).suffix
-        if ending in (".onnx", ".pt2"):
+        if ending in (".tflite", ".onnx", ".pt2"):
             made = f"tvm-cascade quantize {shlex.quote(self.file)} --data SAMPLES.npz -o int8{ending}"
             return [*command_lines("next", made), *labelled("", "int8 takes about a quarter of these bytes")]
         return labelled("next", "quantize it: int8 takes about a quarter of these bytes (docs/training.md says how)")

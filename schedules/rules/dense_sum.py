@@ -2,15 +2,16 @@
 
 Each call multiplies some inputs by their weights, for a block of outputs at a time. Weights lie in the order in which calls read
 them: of a block, for every `lanes` inputs those of its first output, then of its second. Of int8, DSP cores take four
-inputs at a time in halfword pairs, MVE cores sixteen or eight in a vector, all others one; sums start from biases with
-the input zero point's part, so that only the call with the last input requantizes. Of float32, MVE cores take a
-block's outputs in vectors; sums are added up in the generic kernel's order, the bias last.
+inputs at a time in halfword pairs, MVE cores sixteen or eight in a vector, all others one; weights of four bits stay so
+if the file stores them so. Sums start from biases with the input zero point's part, so that only the call with the last
+input requantizes. Of float32, MVE cores take a block's outputs in vectors; sums are added up in the generic kernel's
+order, the bias last.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,12 +20,14 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.storage import Storage
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.fpu_float_kernels import FLOAT, FloatLayer, biases_of, read_layer
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
-from tvm_cascade.schedules.rules.quantized import QuantizedConv
+from tvm_cascade.schedules.rules.packing import nibbles
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, of_four_bits
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.running_sums import RunningSums
 from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
@@ -51,9 +54,11 @@ def dense_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget, u
 def _of_integers(conv: QuantizedConv, target: KernelTarget, unit: int) -> _DenseSum | None:
     if conv.weights.dtype != np.int8 or conv.dtype != "int8":
         return None
-    if target.vectors and unit % _Vectors.lanes == 0:
-        return (_Vectors if unit % _LongVectors.lanes else _LongVectors)(conv)
-    return _Pairs(conv) if target.dsp and unit % _Pairs.lanes == 0 else _Singles(conv)
+    forms: list[type[_Integers]] = [_LongVectors, _Vectors] if target.vectors else [_Pairs] if target.dsp else []
+    if target.packs_weights:
+        nibbled: list[type[_Integers]] = [_LongNibbleVectors, _NibbleVectors] if target.vectors else [_NibblePairs]
+        forms = [form for form in nibbled if forms and of_four_bits(conv, form.lanes)] + forms
+    return next((form for form in forms if unit % form.lanes == 0), _Singles)(conv)
 
 
 def _of_floats(layer: FloatLayer, target: KernelTarget, unit: int) -> _DenseSum | None:
@@ -70,6 +75,7 @@ class _DenseSum(ABC):
     lanes = 1  # inputs at a time
     block = 4  # outputs at a time
     sums = "int32"
+    stored_as = ""  # of weights in fewer bytes than int8: `Storage.name`
 
     def __init__(self, layer: QuantizedConv | FloatLayer) -> None:
         self.depth, self.outputs = layer.weights.shape[2:]
@@ -114,7 +120,9 @@ class _DenseSum(ABC):
                     k.store(self.running.buffer, channel + j, acc[i32(j)])
         with k.when(end >= self.depth), k.loop(self.outputs, "c") as c:
             k.store(self.out, c, self.finished(c, k.let(self.running.at(c), "sum", self.sums)))
-        return self.running.finished("dense_sum")
+        kernel = self.running.finished("dense_sum")
+        saved = self.flat.size - kernel.constants[0].nbytes
+        return replace(kernel, storage=Storage(self.stored_as, saved)) if self.stored_as else kernel
 
     @abstractmethod
     def table_of(self, layer: QuantizedConv | FloatLayer) -> np.ndarray:
@@ -191,6 +199,78 @@ class _Vectors(_Integers):
 
 class _LongVectors(_Vectors):
     lanes = 16
+
+
+class _Nibbles(_Integers):
+    """Weights of four bits, half the flash: kernels multiply by sixteen times the weights, so that sums are sixteen times
+    as large until they are requantized.
+    """
+
+    stored_as = "4 bits"
+
+    def start(self, channel: Value) -> Value:
+        return super().start(channel) * 16
+
+    def finished(self, channel: Value, total: Value) -> Value:
+        return super().finished(channel, self.k.let(tirx.shift_right(total, i32(4)), "acc"))
+
+
+class _NibblePairs(_Nibbles):
+    lanes = 8
+
+    def _packed(self) -> np.ndarray:
+        return nibbles(super()._packed())
+
+    def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
+        k = self.k
+        x = []
+        for half in range(2):
+            word = k.let(call("ldr", address_of(self.x[i * self.lanes + half * 4])), "xw")
+            x.append([k.let(call(f"sxtb16{turned}", word), "xp") for turned in ("", "_ror8")])
+        for j in range(size):
+            eight = k.let(self.w[tirx.truncdiv(weights, i32(self.lanes)) + j], "ww")
+            for pairs, half in zip(x, ("lower_nibbles", "upper_nibbles"), strict=True):
+                four = k.let(call(half, eight), "wn")
+                for pair, turned in zip(pairs, ("", "_ror8"), strict=True):
+                    w = k.let(call(f"sxtb16{turned}", four), "wp")
+                    k.store(acc, j, call("smlad", pair, w, acc[i32(j)]))
+
+
+class _NibbleVectors(_Nibbles):
+    """Vectors of eight bytes, widened to halfwords, hold sixteen weights: first those in the lower halves."""
+
+    lanes = 16
+
+    def _packed(self) -> np.ndarray:
+        halves = super()._packed().reshape(-1, 2, self.lanes // 2).view(np.uint8)
+        return (halves[:, 0] & 15 | halves[:, 1] << 4).astype(np.uint8).view(np.int8).ravel()
+
+    def products(self, acc: Value, i: Value, weights: Value, size: int) -> None:
+        k, lanes = self.k, self.lanes // 2
+        dtype = f"int{128 // lanes}x{lanes}"
+        x = [k.let(vector(self.x, i * self.lanes + n, lanes).astype(dtype), "xv", dtype) for n in (0, lanes)]
+        for j in range(size):
+            place = tirx.truncdiv(weights, i32(2)) + j * lanes
+            both = k.let(vector(self.w, place, lanes).astype(dtype), "wv", dtype)
+            for part, half in zip(x, (self._lower(both), self._constant(both, -16, tirx.bitwise_and)), strict=True):
+                w = k.let(half, "wn", dtype)
+                total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, acc[i32(j)], part, w)
+                k.store(acc, j, total)
+
+    def _constant(self, vectors: Value, number: int, operator: Callable[[Value, Value], Value]) -> Value:
+        return operator(vectors, splat(tirx.const(number, f"int{256 // self.lanes}"), self.lanes // 2))
+
+    def _lower(self, both: Value) -> Value:
+        return self._constant(self._constant(both, 12, tirx.shift_left), 8, tirx.shift_right)
+
+
+class _LongNibbleVectors(_NibbleVectors):
+    """Vectors of sixteen bytes hold thirty-two weights."""
+
+    lanes = 32
+
+    def _lower(self, both: Value) -> Value:
+        return self._constant(both, 4, tirx.shift_left)
 
 
 class _Floats(_DenseSum):

@@ -36,7 +36,7 @@ def without(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_extra_that_a_message_names_is_declared() -> None:
-    declared = set(re.findall(r'^    "(\w+)": \[', (ROOT / "setup.py").read_text(), re.M))
+    declared = set(re.findall(r'^    "([\w-]+)": \[', (ROOT / "setup.py").read_text(), re.M))
     assert {extra for _, extra in extras._EXTRAS.values()} <= declared
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ import tvm_cascade
 from tvm_cascade.checking.onnx_reference import runtime_function
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
-from tvm_cascade.quantization.quantize_onnx import scale_of_four_bits
+from tvm_cascade.quantization.mixed_bits import scale_of_four_bits
 from tvm_cascade.testing.onnx_layers import Layers
 
 N = 12
@@ -89,7 +90,7 @@ def test_a_file_that_runs_and_is_planned(network: Path, data: Path, tmp_path: Pa
         tvm_cascade.validate(p, data={"x": own["x"], "labels": own["labels"]}, layerwise=True) for p in (network, out)
     )
     assert after.cosine > 0.999 and before.cosine > 0.999
-    floats, stored = (tvm_cascade.plan(p, **o).peak_bytes for p, o in ((network, {}), (out, {"stored_io": True})))
+    floats, stored = tvm_cascade.plan(network).peak_bytes, tvm_cascade.plan(out, stored_io=True).peak_bytes
     assert stored * 3 < floats
 
 
@@ -132,10 +133,10 @@ def test_accuracy_before_and_after(network: Path, data: Path, tmp_path: Path) ->
 def bits_of(path: Path) -> list[int]:
     """Bits of stored weights of convolutions and products, in the order of the file."""
     graph = onnx.load(str(path)).graph
-    kinds = {w.name: w.data_type for w in graph.initializer}
+    kinds = {w.name: int(w.data_type) for w in graph.initializer}
     made = {o: n for n in graph.node for o in n.output}
     layers = [made[n.input[1]] for n in graph.node if n.op_type in ("Conv", "Gemm")]
-    return [{onnx.TensorProto.INT8: 8, onnx.TensorProto.INT4: 4}[kinds[layer.input[0]]] for layer in layers]
+    return [{int(onnx.TensorProto.INT8): 8, int(onnx.TensorProto.INT4): 4}[kinds[layer.input[0]]] for layer in layers]
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +230,12 @@ def test_calibrations_leave_out_outliers(network: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(0, 1, (40, 3, 8, 8)).astype("float32")
     x[3, 0, 0, 0] = 100
     found = {}
-    for method, more in (("minmax", {}), ("entropy", {}), ("percentile", {"percentile": 99.0})):
+    given: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("minmax", {}),
+        ("entropy", {}),
+        ("percentile", {"percentile": 99.0}),
+    )
+    for method, more in given:
         out = tmp_path / f"{method}.onnx"
         tvm_cascade.quantize(network, data={"x": x}, output=out, calibration=method, **more)
         graph = onnx.load(str(out)).graph
@@ -278,8 +284,8 @@ def test_what_is_refused_leaves_the_old_file(network: Path, data: Path, tmp_path
         tvm_cascade.quantize(network, data=data, output=network)
     with pytest.raises(UsageError, match=r"is \.onnx, as the model"):
         tvm_cascade.quantize(network, data=data, output=tmp_path / "q.tflite")
-    with pytest.raises(UsageError, match=r"converted to \.tflite"):
-        tvm_cascade.quantize(tmp_path / "m.tflite", data=data, output=tmp_path / "q.tflite")
+    with pytest.raises(UsageError, match=r"takes float \.tflite, \.onnx and \.pt2 files, not m\.h5"):
+        tvm_cascade.quantize(tmp_path / "m.h5", data=data, output=tmp_path / "q.h5")
     with pytest.raises(LoadError, match="no such file"):
         tvm_cascade.quantize(tmp_path / "none.onnx", data=data, output=old)
     with pytest.raises(UsageError, match="--percentile"):
@@ -289,7 +295,12 @@ def test_what_is_refused_leaves_the_old_file(network: Path, data: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("module", "suffix", "extra"),
-    [("onnxruntime", ".onnx", "check"), ("torch", ".pt2", "torchao"), ("torchao", ".pt2", "torchao")],
+    [
+        ("onnxruntime", ".onnx", "check"),
+        ("ai_edge_quantizer", ".tflite", "ai-edge"),
+        ("torch", ".pt2", "torchao"),
+        ("torchao", ".pt2", "torchao"),
+    ],
 )
 def test_what_is_missing_is_said_in_one_line(
     module, suffix, extra, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -86,3 +86,26 @@ def interface(path: Path):
     from tvm_cascade.frontend import io_spec
 
     return io_spec(tvm_cascade.load(path)).inputs
+
+
+def test_weights_of_four_bits(network: Path, tmp_path: Path) -> None:
+    (name,) = (s.name for s in interface(network))
+    data = {name: np.random.default_rng(0).normal(0, 1, (10, 3, 8, 8)).astype("float32")}
+    weights = {}
+    for bits in (8, 4):
+        out = tmp_path / f"{bits}.pt2"
+        result = tvm_cascade.quantize(network, data=data, output=out, weight_bits=bits, max_drop=100)
+        flash = tvm_cascade.plan(out, target="cortex-m4", stored_io=True).flash
+        assert flash is not None
+        weights[bits] = flash[0]
+        made = tvm_cascade.validate(out, data=data, layerwise=True)
+        assert made.reference == "torch" and made.cosine > 0.999
+    assert [(one.operator, one.weights, one.bits) for one in result.weight_bits] == [
+        ("conv2d", 216, 4),
+        ("conv2d", 288, 4),
+        ("linear", 720, 4),
+    ]
+    assert all(one.snr_db is not None and 5 < one.snr_db < 60 for one in result.weight_bits)
+    assert weights[8] - weights[4] > (288 + 720) // 2 - 50  # the first layer's three channels stay in bytes
+    kept = tvm_cascade.quantize(network, data=data, output=tmp_path / "k.pt2", weight_bits=4, max_drop=1)
+    assert kept.agreement >= tvm_cascade.quantize(network, data=data, output=tmp_path / "e.pt2").agreement - 0.01

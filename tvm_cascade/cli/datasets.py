@@ -76,15 +76,16 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
 @command(epilog=EPILOG)
 @MODEL
 @_DATA
-@option(QuantizeRequest, "output", "The file to write, .onnx or .pt2 as MODEL.", "--output", "-o", required=True,
+@option(QuantizeRequest, "output", "The file to write, .tflite, .onnx or .pt2 as MODEL.", "--output", "-o", required=True,
         callback=require_new_file)  # fmt: skip
 @option(QuantizeRequest, "calibration", "Ranges of activations: of all values, of those that cost the distribution least, "
-        "of --percentile; for .pt2 files of all values, or those of least squared error by a histogram.")  # fmt: skip
+        "of --percentile; for .pt2 files of all values, or those of least squared error by a histogram; for .tflite files "
+        "of all values.")  # fmt: skip
 @option(QuantizeRequest, "percentile", "Per cent of the values that a range holds, with --calibration percentile.",
         metavar="P")  # fmt: skip
 @option(QuantizeRequest, "float_first", "Layers with weights that stay float, from the first on.")
 @option(QuantizeRequest, "float_last", "Layers with weights that stay float, from the last on.")
-@option(QuantizeRequest, "weight_bits", "Bits of weights, 8 or 4. With 4 (.onnx), each layer keeps 8 where the data says that "
+@option(QuantizeRequest, "weight_bits", "Bits of weights, 8 or 4. With 4, each layer keeps 8 where the data says that "
         "4 would cost more than --max-drop.")  # fmt: skip
 @option(QuantizeRequest, "max_drop", "Percentage points that four bits may cost of the accuracy on labelled data, else of the "
         "agreement with the float network.", metavar="P")  # fmt: skip
@@ -103,8 +104,8 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
     """Make an int8 network of the float MODEL: a quarter of the weights and arena, and faster kernels.
 
     .onnx files go through ONNX Runtime's static quantizer (`pip install 'tvm-cascade[check]'`) and become QDQ: int8
-    activations with a zero point, int8 weights without, a scale for every channel. .pt2 files go through torchao
-    (`[torchao]`). Networks of TensorFlow are quantized as they are converted to .tflite.
+    activations with a zero point, int8 weights without, a scale for every channel. .tflite files go through
+    ai-edge-quantizer (`[ai-edge]`), .pt2 files through torchao (`[torchao]`).
 
     
     D.npz    samples to calibrate on, a hundred or more of every kind that occurs: a single array per input under the

@@ -81,6 +81,14 @@ def choose_bits(
     )
 
 
+def scale_of_four_bits(values: np.ndarray) -> np.ndarray:
+    """Return the scale of values in [-8, 8) steps with the least squared error, among parts of the largest value."""
+    largest = float(np.abs(values).max()) or 1.0
+    scales = (np.linspace(0.4, 1.0, 13) * largest / 7).astype(np.float32)
+    errors = [np.square(np.clip(np.rint(values / s), -8, 7) * s - values).sum() for s in scales]
+    return np.array(scales[int(np.argmin(errors))], np.float32)
+
+
 def _outputs(network: Network, feeds: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
     return np.stack([np.asarray(next(iter(network(feed).values())), np.float64) for feed in feeds])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
 
 _ENDS = ("quantize", "dequantize")  # of floats that go in and come out: `--stored-io` leaves them to the caller
-_NEEDS = {".onnx": ("onnxruntime", "onnx"), ".pt2": ("torchao", "torch")}
+_NEEDS = {
+    ".onnx": ("onnxruntime", "onnx"),
+    ".pt2": ("torchao", "torch"),
+    ".tflite": ("ai-edge-quantizer", "ai-edge-litert"),
+}
+_WRITERS = {
+    ".onnx": "quantize_onnx",
+    ".pt2": "quantize_torch",
+    ".tflite": "quantize_tflite",
+}  # modules and their functions
 
 
 def quantize_model(
@@ -38,10 +48,8 @@ def quantize_model(
         raise UsageError(f"{model} has no float input: is it quantized already? quantize takes the float model")
     samples = open_samples(data, interface.inputs, asked.range_)
     progress(f"{model.stem}: calibrating on {samples.count} samples")
-    if model.suffix == ".onnx":
-        from tvm_cascade.quantization.quantize_onnx import quantize_onnx as write
-    else:
-        from tvm_cascade.quantization.quantize_torch import quantize_torch as write
+    writer = _WRITERS[model.suffix]
+    write = getattr(import_module(f"tvm_cascade.quantization.{writer}"), writer)
     with whole_file(asked.output) as partial:
         made: dict[str, Any] = write(model, partial, samples, interface.inputs, asked)
         progress(f"{model.stem}: reading the quantized network")
@@ -76,10 +84,7 @@ def _require(model: Path, asked: QuantizeRequest, data: Data) -> None:
     if asked.weight_bits not in (4, 8):
         raise UsageError(f"--weight-bits {asked.weight_bits}: give 4 or 8")
     if model.suffix not in _NEEDS:
-        raise UsageError(
-            f"quantize takes float .onnx and .pt2 files, not {model.name}; quantize a TensorFlow network as it is converted "
-            "to .tflite"
-        )
+        raise UsageError(f"quantize takes float .tflite, .onnx and .pt2 files, not {model.name}")
     for package in _NEEDS[model.suffix]:
         extras.need(package)
     if not model.is_file():

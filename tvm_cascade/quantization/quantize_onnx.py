@@ -23,7 +23,7 @@ from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
 from tvm_cascade.messages import last_line
-from tvm_cascade.quantization.mixed_bits import LayerBits, Weights, choose_bits
+from tvm_cascade.quantization.mixed_bits import LayerBits, Weights, choose_bits, scale_of_four_bits
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor
@@ -147,14 +147,6 @@ def _overrides(floats: Any, quantized: Any, layers: Sequence[str]) -> dict[str, 
         common = {"quant_type": QuantType.QInt4, "axis": axis, "zero_point": np.array(0, np.int8)}
         given[name] = [common | {"scale": scale_of_four_bits(channel)} for channel in channels]
     return given
-
-
-def scale_of_four_bits(values: np.ndarray) -> np.ndarray:
-    """Return the scale of values in [-8, 8) steps with the least squared error, among parts of the largest value."""
-    largest = float(np.abs(values).max()) or 1.0
-    scales = (np.linspace(0.4, 1.0, 13) * largest / 7).astype(np.float32)
-    errors = [np.square(np.clip(np.rint(values / s), -8, 7) * s - values).sum() for s in scales]
-    return np.array(scales[int(np.argmin(errors))], np.float32)
 
 
 def _fixed(model: Any, specs: Sequence[TensorSpec], least: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from tvm_cascade.messages import short_name
 from tvm_cascade.quantization.mixed_bits import LayerBits
 from tvm_cascade.schema.datasets import Quantization
 from tvm_cascade.schema.filled import filled
@@ -83,10 +84,10 @@ def _of_bits(layers: Sequence[LayerBits]) -> list[str]:
     if not layers:
         return []
     weights, four = (sum(one.weights for one in layers if one.bits in bits) for bits in ((4, 8), (4,)))
-    width = max(len(one.layer) for one in layers)
+    width = max(len(short_name(one.layer)) for one in layers)
     lines = [f"weights         {four} of {weights} have 4 bits; by layer, with the output's noise if it alone has 4:"]
     for one in layers:
         noise = "       " if one.snr_db is None else f"{one.snr_db:4.0f} dB"
         why = f"  {one.reason}" if one.reason else ""
-        lines.append(f"{'':16}{one.bits} bits  {one.layer:{width}}  {one.weights:8}  {noise}{why}".rstrip())
+        lines.append(f"{'':16}{one.bits} bits  {short_name(one.layer):{width}}  {one.weights:8}  {noise}{why}".rstrip())
     return lines

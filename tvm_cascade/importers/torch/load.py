@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tvm
 
@@ -23,6 +24,11 @@ from tvm_cascade.importers.torch.refused import check_conditions
 from tvm_cascade.importers.torch.states import with_buffer_ends, with_buffer_states
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.passes.small_weights import with_small_weights
+
+_DEQUANTIZES = (
+    "quantized_decomposed.dequantize_per_"  # the arguments end with the least and the largest value, and the type
+)
 
 
 def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -48,7 +54,8 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             program, mutated, returned = with_buffer_ends(given)
             model, nodes = exported_model(given, program, returned)
             mod = load_model(path, model, input_shapes, TorchProgram(graph_of(given), nodes, returned))
-        return with_buffer_states(with_real_operators(mod, inverse_scales=True), mutated)
+        read = with_buffer_states(with_real_operators(mod, inverse_scales=True), mutated)
+        return with_small_weights(read) if _has_small_weights(given) else read
     except NotExported as error:
         remedy = until_before(given, [error.node] if error.node is not None else [])
         if error.node is None:
@@ -61,6 +68,17 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         raise
     except Exception as error:  # signals malformed programs by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _has_small_weights(program: Any) -> bool:
+    """Test whether a program dequantizes constants of four bits or fewer, stored as int8 in a narrower range."""
+    constants = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"}
+    for node in program.graph.nodes:
+        if _DEQUANTIZES in str(node.target) and node.args[0].name in constants:
+            least, most = node.args[-3:-1]
+            if least >= -8 and most <= 7:
+                return True
+    return False
 
 
 def _of_the_program(path: Path, error: LoadError) -> LoadError:
