@@ -19,6 +19,8 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.passes.integer.expressions import constant_of, name_of, shape_of
+from tvm_cascade.passes.relax_functions import without_dead_code
+from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.program.quant import NotLowered
 
 Value = Any
@@ -27,7 +29,10 @@ _TRANSPOSITION = "relax.permute_dims"
 
 
 def with_plain_transposes(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite transpositions, parts behind them and repetitions of heads; operators that nobody reads any more are removed."""
+    """Rewrite transpositions, parts behind them and repetitions of heads, and remove operators that nobody reads any more.
+
+    Returns `mod` itself if an unread call out of TVM would go with these.
+    """
 
     @relax.expr_functor.mutator
     class Rewriter(relax.PyExprMutator):
@@ -51,7 +56,8 @@ def with_plain_transposes(mod: tvm.IRModule) -> tvm.IRModule:
     for gv, func in mod.functions.items():
         if isinstance(func, relax.Function):
             rewriter.builder_.update_func(gv, rewriter.visit_expr(func))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    rewritten = without_dead_code(rewriter.builder_.get())
+    return mod if loses_calls_out(mod, rewritten) else rewritten
 
 
 _Definition = Callable[[Value], Value]
