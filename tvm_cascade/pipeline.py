@@ -161,7 +161,8 @@ def _shrunk(loaded: Loaded, progress: Progress) -> Loaded:
         return loaded
     channels = sum(r.channels for r in removed)
     progress(
-        f"{loaded.name}: {channels} channels of {len(removed)} layers are constant or unread, and left out (--no-shrink)"
+        f"{loaded.name}: channels left out as constant or unread: {channels}, in layers: {len(removed)} (--no-shrink keeps "
+        "all)"
     )
     return replace(loaded, mod=mod, removed=removed, source=loaded.mod)
 
