@@ -159,13 +159,20 @@ def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tup
     """
     if options.variant not in ("parallel", "both"):
         return ()
-    component = list(range(len(predecessors)))  # of every unit, by its lowest one
+    parent = list(range(len(predecessors)))
+
+    def lowest(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = v = parent[parent[v]]
+        return v
+
     for v, before in enumerate(predecessors):
-        joined = {component[u] for u in before} | {component[v]}
-        component = [min(joined) if c in joined else c for c in component]
+        roots = {lowest(u) for u in (*before, v)}
+        for root in roots:
+            parent[root] = min(roots)
     groups: dict[int, list[int]] = {}
-    for v, c in enumerate(component):
-        groups.setdefault(c, []).append(v)
+    for v in range(len(predecessors)):
+        groups.setdefault(lowest(v), []).append(v)
     several = 1 < len(groups) <= (options.s or len(groups))
     return tuple(tuple(g) for g in groups.values()) if several else ()
 

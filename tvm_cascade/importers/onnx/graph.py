@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,12 @@ def narrow_indices(model: Any) -> Any:
     cast back to int64; an index into an axis fits 32 bits.
     """
     made = copied(model)
-    users = [(node, k, name) for node in made.graph.node for k, name in enumerate(node.input)]
+    used = defaultdict(list)
+    for node in made.graph.node:
+        for k, name in enumerate(node.input):
+            used[name].append((node, k))
     inner = {name for node in made.graph.node for name in read_names(node) - set(node.input)}
     kept, taken = inner | {o.name for o in made.graph.output}, set(tensor_names(made.graph))
-    used = {name: [(node, k) for node, k, n in users if n == name] for name in {n for _, _, n in users}}
     for value in made.graph.input:
         own = used.get(value.name, [])
         others = [(node, k) for node, k in own if _INDICES.get(node.op_type) != k]
