@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te
+from tvm import s_tir, te, tirx
 
 from tvm_cascade.staging.kernels.cpu_compute import direct_product, pack_columns, product_lanes, tile_rows
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
@@ -68,3 +68,18 @@ def test_columns_of_a_tile_take_the_fewest_instructions():
 @pytest.mark.parametrize(("rows", "tile"), [(1, 1), (3, 3), (7, 4), (12, 6), (16, 4), (128, 6), (197, 6)])
 def test_tiles_waste_few_rows(rows, tile):
     assert tile_rows(rows) == tile
+
+
+def test_no_condition_stands_in_the_loop_over_columns():
+    """512 columns in tiles of 24, the last of 8: a condition on the column would keep compilers from vectorizing a GELU there."""
+    x, packed = te.placeholder((128, 16), "float32", "x"), te.placeholder((22, 16, 24), "float32", "w")
+    made = direct_product(x, packed, 512)
+    curved = te.compute(made.shape, lambda i, j: te.erf(made[i, j]), name="curved")
+    scheduled = schedule_cpu(te.create_prim_func([x, packed, curved]), False, 6)
+    realized: list[s_tir.SBlockRealize] = []
+    tvm_ffi.structural_walk(scheduled.body, (s_tir.SBlockRealize, realized.append))
+    (last,) = [r for r in realized if r.block.name_hint == "curved"]
+    assert bool(last.predicate)
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(scheduled.body, (tirx.For, loops.append))
+    assert sum(isinstance(loop.extent, tirx.Min) for loop in loops) == 1
