@@ -33,10 +33,10 @@ def test_the_second_output_of_a_name_is_compared_too() -> None:
     wrong = {**made, "y_1": np.array([3, 6], "int8")}
     stored = {"y": made["y"], "other name": made["y_1"]}
     assert compare_with_reference(stored, made, specs) == Verdict(True)
-    assert compare_with_reference(stored, wrong, specs) == Verdict(False, 1)
+    assert compare_with_reference(stored, wrong, specs) == Verdict(False, 1, differing=1, elements=2)
     floats = {"a": np.array([0, 1], "float32"), "b": np.array([1, 1.5], "float32")}
     assert compare_with_reference(floats, made, specs) == Verdict(True)
-    assert compare_with_reference(floats, wrong, specs) == Verdict(False, 0.25)
+    assert compare_with_reference(floats, wrong, specs) == Verdict(False, 0.25, differing=1, elements=2)
     assert compare(made, made).match and not compare(made, wrong).match
     fewer = compare_with_reference({"y": made["y"]}, made, specs)
     assert fewer == Verdict(False, float("inf"), reason="2 outputs, the reference has 1")
