@@ -128,5 +128,6 @@ def test_a_signal_of_one_row_is_planned_as_without_stream_input() -> None:
     assert any(
         line.startswith("stream_input has no effect on ") and line.endswith(": it has one row") for line in lines
     )
-    assert streamed.peak == plan_network(mod, PlanRequest()).plan.peak
+    plain = plan_network(mod, PlanRequest()).plan.peak  # which may go along rows of time
+    assert plain <= streamed.peak <= 1.01 * plain
     assert not any(segment.streamed for segment in streamed.segments)

@@ -53,7 +53,7 @@ def test_under_a_cap_the_plan_takes_hardly_more_than_the_fastest_within(network:
         within = [(peak, n) for peak, n in known if peak <= cap]
         least = min(n for _, n in within)
         assert capped.plan.peak <= cap and taken(capped) <= 1.03 * least
-        assert any(peak <= capped.plan.peak and n <= 1.03 * taken(capped) for peak, n in known)
+        assert any(peak <= 1.01 * capped.plan.peak and n <= 1.03 * taken(capped) for peak, n in known)
 
 
 def test_the_suggested_factor_gives_the_arena_that_is_promised() -> None:

@@ -186,4 +186,7 @@ def test_projections_of_one_input_merge(tmp_path: Path, block: Callable[[Writer]
     )
     np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
     staged, _ = api.stages(path, target="cuda", time_limit=20)
-    assert staged["cost_ms"] < staged["sequential_ms"]
+    if after < before:
+        assert staged["cost_ms"] < staged["sequential_ms"]
+    else:  # attention takes the parts of one product where they lie: nothing is left to run beside
+        assert staged["cost_ms"] <= staged["sequential_ms"]
