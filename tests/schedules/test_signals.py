@@ -66,7 +66,8 @@ def test_no_layer_is_whole() -> None:
 )
 def test_signals_are_exact(target: str, options: dict, emulator: None, tmp_path: Path) -> None:
     made = api.compile(signal(), target=target, output=tmp_path / "p", **options)
-    assert any(s.tile.by_pixels for s in made.plan.segments)
+    along_rows = target == "riscv32"  # where time goes along rows instead
+    assert any(s.tile.by_pixels for s in made.plan.segments) != along_rows
     assert api.run(tmp_path / "p", board=made.board).equals_host
 
 
