@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, tirx
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
@@ -24,6 +25,7 @@ from tvm_cascade.staging.program.kernels import build_kernels
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.staging.program.specs import Spec
+from tvm_cascade.staging.program.transposes import with_plain_transposes
 from tvm_cascade.testing.quick_build import quick_run
 
 Var = relax.Var
@@ -170,3 +172,57 @@ def test_parts_of_one_product_are_read_where_they_lie():
     net = stage_network(mod, "llvm")
     assert sum(not net.graph.ops[k[0]].view for kernels in unit_graph(net.graph, "fused").kernels for k in kernels) == 1
     check(mod)
+
+
+def chain(random: np.random.Generator) -> tvm.IRModule:
+    """Build a random chain of transpositions, reshapes, slices, elements and repetitions."""
+
+    def write(emit: Callable[..., relax.Expr], v: relax.Expr) -> relax.Expr:
+        for kind in random.integers(0, 6, random.integers(3, 9)):
+            now = [int(d) for d in v.ty.shape]
+            axis = int(random.integers(0, len(now)))
+            begin, last = sorted(int(n) for n in random.integers(0, now[axis], 2))
+            if kind == 0:
+                v = emit(relax.op.permute_dims(v, [int(a) for a in random.permutation(len(now))]))
+            elif kind == 1:
+                v = emit(relax.op.permute_dims(v))
+            elif kind == 2:
+                long = [d for d in now if d > 1]
+                v = emit(relax.op.reshape(v, [*long[:axis], 1, *long[axis:]]))
+            elif kind == 3:
+                v = emit(relax.op.strided_slice(v, [axis - len(now)], [begin], [last + 1]))
+            elif kind == 4 and len(now) > 1:
+                v = emit(relax.op.take(v, relax.const(np.int64(begin)), axis=axis))
+            elif kind == 5 and len(now) < 5:
+                wide = emit(relax.op.reshape(v, [*now[: axis + 1], 1, *now[axis + 1 :]]))
+                wide = emit(relax.op.broadcast_to(wide, [*now[: axis + 1], 2, *now[axis + 1 :]]))
+                v = emit(relax.op.reshape(wide, [*now[:axis], 2 * now[axis], *now[axis + 1 :]]))
+        return relax.op.negative(v)
+
+    return module({"x": tuple(int(d) for d in random.choice([1, 2, 3, 4], random.integers(2, 6)))}, write)
+
+
+def test_random_chains_compute_the_same() -> None:
+    random = np.random.default_rng(3)
+    changed = 0
+    for _ in range(25):
+        mod = chain(random)
+        made = with_plain_transposes(mod)
+        x = random.standard_normal([int(d) for d in mod["main"].params[0].ty.shape]).astype("float32")
+        (expected,), (found,) = quick_run(mod, x), quick_run(made, x)
+        np.testing.assert_array_equal(found, expected)
+        changed += not tvm_ffi.structural_equal(mod, made)
+    assert changed > 10
+
+
+def test_a_slice_at_a_symbolic_place_stays() -> None:
+    n = tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    x, sizes = Var("x", relax.TensorType((4, 6), "float32")), Var("sizes", relax.ShapeType([n]))
+    with builder.function("main", [x, sizes]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(x))
+            out = builder.emit_output(relax.op.strided_slice(turned, [0], [0], [n]))
+        builder.emit_func_output(out)
+    mod = builder.finalize()
+    assert tvm_ffi.structural_equal(with_plain_transposes(mod), mod)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_cascade.passes.integer.expressions import constant_of, name_of, shape_of
 from tvm_cascade.passes.relax_functions import without_dead_code
@@ -43,7 +43,7 @@ def with_plain_transposes(mod: tvm.IRModule) -> tvm.IRModule:
                 return call
             try:
                 made = form(call, self._definition, self.builder_.emit)
-            except NotLowered:  # a symbolic shape
+            except NotLowered:  # a symbolic shape, or a slice at a symbolic place
                 return call
             return call if made is None else made
 
@@ -138,7 +138,7 @@ def _transposed(call: Value, definition: _Definition, emit: _Emit) -> Value | No
 
 def _part(call: Value, definition: _Definition, emit: _Emit) -> Value | None:
     """Return a slice along one axis of a transposed tensor as the transposition of a slice."""
-    numbers = [[int(getattr(v, "value", v)) for v in held] for held in map(_numbers, call.args[1:]) if held is not None]
+    numbers = [_integers(held) for held in call.args[1:]]
     if len(numbers) < 3 or any(len(v) != 1 for v in numbers) or any(v != [1] for v in numbers[3:]):
         return None
     shape = shape_of(call.args[0])
@@ -148,9 +148,13 @@ def _part(call: Value, definition: _Definition, emit: _Emit) -> Value | None:
     return _taken(call.args[0], (axis, begin, end), definition, emit)
 
 
-def _numbers(value: Value) -> Sequence[Any] | None:
-    """Return the numbers of an argument of a slice."""
-    return getattr(value, "fields", getattr(value, "values", None))
+def _integers(argument: Value) -> list[int]:
+    """Return the integers of a slice's argument. Raises `NotLowered` for symbolic ones."""
+    held = getattr(argument, "fields", getattr(argument, "values", None))
+    numbers = [getattr(n, "value", n) for n in (() if held is None else held)]
+    if held is None or not all(isinstance(n, (int, tirx.IntImm)) for n in numbers):
+        raise NotLowered("a slice whose place is not known")
+    return [int(n) for n in numbers]
 
 
 def _taken(value: Value, part: tuple[int, int, int], definition: _Definition, emit: _Emit) -> Value | None:
