@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages test-aarch64 bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
+.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages aarch64 test-aarch64 bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -54,8 +54,10 @@ $(AARCH64)/.unpacked: $(STAMP)
 	for wheel in $(AARCH64)/*.whl; do $(BIN)/python -m zipfile -e $$wheel $(AARCH64); done
 	touch $@
 
-test-aarch64: $(AARCH64)/.unpacked
+aarch64: $(AARCH64)/.unpacked
 	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || sh tools/debian.sh g++-aarch64-linux-gnu qemu-user
+
+test-aarch64: aarch64
 	TVM_CASCADE_AARCH64=$(abspath $(AARCH64)) $(BIN)/python -m pytest tests/deploy/test_aarch64.py
 
 # TensorFlow, whose converter writes Keras networks for `make bench`, in an environment of its own; none where it cannot be had
@@ -66,7 +68,7 @@ keras: $(STAMP)
 
 # the tutorials that begin with a training framework or its quantizer, which take 2 GB and minutes: a nightly run has them
 training: torch
-	$(BIN)/pip install -q --disable-pip-version-check onnxscript ai-edge-quantizer tensorflow-cpu
+	$(BIN)/pip install -q --disable-pip-version-check tensorflow-cpu
 
 test-training: training tools
 	$(BIN)/python -m pytest tests/tutorials -k "from_pytorch or ai_edge or from_keras"

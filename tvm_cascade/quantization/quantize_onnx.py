@@ -6,11 +6,7 @@ folded. Sizes left open by the file are fixed before, as in `plan`, since tensor
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +19,7 @@ from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
 from tvm_cascade.messages import last_line
+from tvm_cascade.quantization.layer_counts import LayerCounts, silent
 from tvm_cascade.quantization.mixed_bits import LayerBits, Weights, choose_bits, scale_of_four_bits
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
@@ -50,7 +47,7 @@ def quantize_onnx(
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
         ready = Path(folder) / "ready.onnx"
         try:
-            with _silent():
+            with silent():
                 _prepare(_fixed(as_floats(source), specs, _LEAST_OPSET[asked.weight_bits]), ready)
                 _quantize(ready, output, samples, asked)
             if asked.weight_bits == 4:
@@ -76,7 +73,7 @@ def _mix(ready: Path, output: Path, samples: SampleSet, asked: QuantizeRequest) 
     if not free:
         return tuple(LayerBits(one.layer, one.operator, one.count, 8, None, one.refused) for one in layers.values())
     other = ready.with_name("four.onnx")
-    with _silent():
+    with silent():
         _quantize(ready, other, samples, asked, _overrides(floats, eight, free))
     four = read_onnx(other)
     stored = {tensor.name: tensor for tensor in four.graph.initializer}
@@ -256,8 +253,7 @@ def _described(model: Any) -> dict[str, Any]:
     for node in model.graph.node:
         for name in node.input:
             read.setdefault(name, []).append(node)
-    quantized = by_channel = layers = 0
-    floats: Counter[str] = Counter()
+    counts = LayerCounts()
     for node in model.graph.node:
         if node.op_type in _DIRECT:
             continue
@@ -265,25 +261,7 @@ def _described(model: Any) -> dict[str, Any]:
         stored = bool(before) and all(n is not None and n.op_type == "DequantizeLinear" for n in before)
         after = [n for o in node.output for n in read.get(o, [])]
         stored = stored and bool(after) and all(n.op_type == "QuantizeLinear" for n in after)
-        floats[node.op_type] += not stored
-        if node.op_type in WEIGHTED:
-            layers += 1
-            quantized += stored
-            scale = weights.get(before[1].input[1]) if stored and len(before) > 1 and before[1] is not None else None
-            by_channel += scale is not None and bool(scale.dims) and scale.dims[0] > 1
-    left = {kind: count for kind, count in sorted(floats.items()) if count}
-    return {"layers": layers, "quantized_layers": quantized, "per_channel_layers": by_channel, "left_float": left}
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Hide the quantizer's printed output in the block: an error tells once why it ended."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+        scale = weights.get(before[1].input[1]) if stored and len(before) > 1 and before[1] is not None else None
+        by_channel = scale is not None and bool(scale.dims) and scale.dims[0] > 1
+        counts.add(node.op_type, stored, node.op_type in WEIGHTED, by_channel)
+    return counts.fields()

@@ -6,14 +6,10 @@ outputs stay float, as with the other quantizers.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import re
 import tempfile
-import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
@@ -28,6 +24,7 @@ from tvm_cascade.checking.reference import open_reference
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.tflite.model import Model, kind_of, open_model
 from tvm_cascade.messages import last_line
+from tvm_cascade.quantization.layer_counts import LayerCounts, silent
 from tvm_cascade.quantization.mixed_bits import LayerBits, Network, Weights, choose_bits
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
@@ -73,7 +70,7 @@ def quantize_tflite(
         ready = Path(folder) / "ready.tflite"
         ready.write_bytes(_signed(model.read_bytes()))
         try:
-            with _silent():
+            with silent():
                 ranges = _calibrated(ready, samples, specs)
                 write = _writer(ready, ranges, [one.name for one in kept])
                 output.write_bytes(write(()))
@@ -214,8 +211,7 @@ def _refused(layer: _Layer, kept: Sequence[_Layer]) -> str:
 def _described(model: Model) -> dict[str, Any]:
     """Return the fields of `QuantizeResult` about a quantized file's layers."""
     graph = model.Subgraphs(0)
-    layers = quantized = by_channel = 0
-    floats: Counter[str] = Counter()
+    counts = LayerCounts()
     for j in range(graph.OperatorsLength()):
         op = graph.Operators(j)
         operator = kind_of(model, op)
@@ -225,24 +221,7 @@ def _described(model: Model) -> dict[str, Any]:
             [graph.Tensors(int(i)) for i in ends if i >= 0] for ends in (op.InputsAsNumpy(), op.OutputsAsNumpy())
         )
         stored = all(tensor.Type() != tflite.TensorType.FLOAT32 for tensor in (*read, *made))
-        floats[operator] += not stored
-        if operator in _WEIGHTED and len(read) > 1:
-            layers += 1
-            quantized += stored
-            scales = read[1].Quantization().ScaleAsNumpy() if stored else 0
-            by_channel += isinstance(scales, np.ndarray) and len(scales) > 1
-    left = {kind: count for kind, count in sorted(floats.items()) if count}
-    return {"layers": layers, "quantized_layers": quantized, "per_channel_layers": by_channel, "left_float": left}
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Hide the library's printed reports and warnings in the block."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+        weighted = operator in _WEIGHTED and len(read) > 1
+        scales = read[1].Quantization().ScaleAsNumpy() if weighted and stored else 0
+        counts.add(operator, stored, weighted, isinstance(scales, np.ndarray) and len(scales) > 1)
+    return counts.fields()

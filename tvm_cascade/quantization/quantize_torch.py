@@ -22,6 +22,7 @@ from tvm_cascade.checking.reference import exported_program
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.messages import last_line
+from tvm_cascade.quantization.layer_counts import LayerCounts
 from tvm_cascade.quantization.mixed_bits import LayerBits, Network, Weights, choose_bits, scale_of_four_bits
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
@@ -163,18 +164,12 @@ def _quantizer(observer: str) -> Any:
 
 def _described(exported: Any) -> dict[str, Any]:
     """Return the fields of `QuantizeResult` about a program's layers."""
-    layers = quantized = by_channel = 0
-    floats: Counter[str] = Counter()
+    counts = LayerCounts()
     for node in exported.graph.nodes:
         kind = _kind(node) if node.op == "call_function" else ""
         if not kind or "quantize" in kind:
             continue
         before = [str(n.target) for n in node.all_input_nodes]
         stored = bool(before) and all(".dequantize_per_" in name for name in before[:2])
-        floats[kind] += not stored
-        if kind in _LAYERS:
-            layers += 1
-            quantized += stored
-            by_channel += stored and any("per_channel" in name for name in before)
-    left = {kind: count for kind, count in sorted(floats.items()) if count}
-    return {"layers": layers, "quantized_layers": quantized, "per_channel_layers": by_channel, "left_float": left}
+        counts.add(kind, stored, kind in _LAYERS, any("per_channel" in name for name in before))
+    return counts.fields()
