@@ -38,6 +38,7 @@ _PACKAGES = (  # distribution, what for, required
     ("ai-edge-litert", "checking .tflite against the reference (--check)", False),
     ("onnxruntime", "checking and quantizing .onnx", False),
     ("torchao", "quantizing .pt2", False),
+    ("ai-edge-quantizer", "quantizing .tflite", False),
     ("matplotlib", "--picture of stages and optimize", False),
     ("pillow", "folders of images as data", False),
     ("pyserial", "real boards: --port, --list, monitor", False),
