@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,6 @@ _NEEDS = {
     ".pt2": ("torchao", "torch"),
     ".tflite": ("ai-edge-quantizer", "ai-edge-litert"),
 }
-_WRITERS = {
-    ".onnx": "quantize_onnx",
-    ".pt2": "quantize_torch",
-    ".tflite": "quantize_tflite",
-}  # modules and their functions
 
 
 def quantize_model(
@@ -48,8 +42,7 @@ def quantize_model(
         raise UsageError(f"{model} has no float input: is it quantized already? quantize takes the float model")
     samples = open_samples(data, interface.inputs, asked.range_)
     progress(f"{model.stem}: calibrating on {samples.count} samples")
-    writer = _WRITERS[model.suffix]
-    write = getattr(import_module(f"tvm_cascade.quantization.{writer}"), writer)
+    write = _writer(model.suffix)
     with whole_file(asked.output) as partial:
         made: dict[str, Any] = write(model, partial, samples, interface.inputs, asked)
         progress(f"{model.stem}: reading the quantized network")
@@ -68,6 +61,21 @@ def quantize_model(
         seconds=time.perf_counter() - started,
         **made,
     )
+
+
+def _writer(suffix: str) -> Callable[..., dict[str, Any]]:
+    """Return the function that quantizes files of a suffix; only its own library is imported."""
+    if suffix == ".onnx":
+        from tvm_cascade.quantization.quantize_onnx import quantize_onnx
+
+        return quantize_onnx
+    if suffix == ".tflite":
+        from tvm_cascade.quantization.quantize_tflite import quantize_tflite
+
+        return quantize_tflite
+    from tvm_cascade.quantization.quantize_torch import quantize_torch
+
+    return quantize_torch
 
 
 def _bytes(model: Path) -> int:
