@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,16 @@ def test_a_file_that_runs_and_is_planned(signature: str, data: dict[str, np.ndar
     assert stored * 3 < floats
 
 
+def test_the_next_commands_are_taken(data: dict[str, np.ndarray], tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", **data)  # type: ignore[arg-type]
+    result = tvm_cascade.quantize(network(tmp_path / "net.tflite"), data=data, output=tmp_path / "q.tflite")
+    commands = re.findall(r"^  tvm-cascade (.*?)  ", result.to_text(), re.M)
+    assert len(commands) == 3 and commands[1].endswith("--by-layer")
+    for command in commands:
+        done = CliRunner().invoke(main, shlex.split(command.replace("TEST.npz", str(tmp_path / "d.npz"))))
+        assert done.exit_code == 0, (command, done.output)
+
+
 def test_ranges_cover_all_values(data: dict[str, np.ndarray], tmp_path: Path) -> None:
     """The library's own ranges are moving averages, which the last samples outweigh."""
     path = network(tmp_path / "net.tflite")
@@ -123,7 +135,7 @@ def test_weights_of_four_bits(data: dict[str, np.ndarray], emulator: None, tmp_p
     ]
     assert all(one.snr_db is None or 5 < one.snr_db < 60 for one in result.weight_bits)
     assert plans[8] - plans[4] >= (16 * 8 + 5 * 1024) // 2  # the first layer's three channels stay in bytes
-    assert "4 bits  a  " in result.to_text()
+    assert "4 bits  a  " in result.to_text() and "--by-layer" not in result.to_text()
     tvm_cascade.compile(out, target="mps2-an386", stored_io=True, output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=out).max_abs_diff == 0
     kept = tvm_cascade.quantize(path, data=data, output=tmp_path / "k.tflite", weight_bits=4, max_drop=1)
