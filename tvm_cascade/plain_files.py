@@ -28,7 +28,7 @@ def readable(path: str | Path) -> Path:
 def why_not_replaced(path: str | Path, folder: bool = False) -> str:
     """Return why a file, or folder, cannot be written at `path` as a whole; "" if nothing is in the way.
 
-    A device such as /dev/null is written in place, and stays.
+    /dev/null is written in place, and stays; other devices are refused.
     """
     if os.path.abspath(path).startswith(_STREAMS):
         return "is what a process has open"
@@ -38,6 +38,5 @@ def why_not_replaced(path: str | Path, folder: bool = False) -> str:
         return ""
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return "is a pipe or socket"
-    if folder and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        return "is a device"
-    return ""
+    device = not (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
+    return "is a device" if device and (folder or not os.path.samefile(path, os.devnull)) else ""

@@ -74,8 +74,8 @@ def require_empty(old: Path, _new: Path) -> None:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """Yield the name of a new file with the same suffix, which replaces `path` if the block does not raise.
 
-    Create missing parents. Write a device, such as /dev/null, directly. Raises `UsageError` if `path` cannot be
-    written, and for pipes and files opened by a process, such as /dev/stdout.
+    Create missing parents. Write /dev/null directly. Raises `UsageError` if `path` cannot be written, and for pipes,
+    other devices and files opened by a process, such as /dev/stdout.
     """
     if why := why_not_replaced(path):
         raise UsageError(f"cannot write {path}, which {why}: name a file")

@@ -82,3 +82,18 @@ def test_places_near_a_half_are_ties(tmp_path: Path, extent: int, size: int, cei
     for ours, theirs, known in zip(Compiled(load(path))(x), wanted, (ceil, floor), strict=True):
         assert theirs.ravel().tolist() == known
         assert ours.ravel().tolist() == known
+
+
+@pytest.mark.parametrize("mode, opset, factor", [("cubic", 13, None), ("linear", 13, 0.3), ("linear", 18, 0.3)])
+def test_half_pixels_of_torch_end_at_the_first_element(
+    tmp_path: Path, mode: str, opset: int, factor: float | None
+) -> None:
+    """ONNX places an axis resized to one element at 0, also where the scale gives 1.2 elements; its evaluator does not."""
+    given, constants = ["x", "", "", "sizes"], {"sizes": np.array([1, 1, 1, 1])}
+    if factor:
+        given, constants = ["x", "", "scales"], {"scales": np.array([1, 1, 1, factor], "float32")}
+    node = helper.make_node("Resize", given, ["y"], mode=mode, coordinate_transformation_mode="pytorch_half_pixel")
+    x = np.array([1, 4, 9, 16], "float32").reshape(1, 1, 1, 4)
+    path = save_network(tmp_path / "network.onnx", [node], {"x": x}, ["y"], constants, opset)
+    (theirs,), (ours,) = runtime_outputs(path, {"x": x}), Compiled(load(path))(x)
+    assert theirs.ravel().tolist() == ours.ravel().tolist() == [1]

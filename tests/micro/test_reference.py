@@ -189,9 +189,10 @@ def _model(path: Path, kind: str, shape: tuple[int, ...], opset: int = 19, **att
     """One operator with a weight where it needs one; its input."""
     onnx = pytest.importorskip("onnx")
     helper, rng = onnx.helper, np.random.default_rng(0)
-    weight = rng.standard_normal((4, 3, 3, 3)).astype("float32")
-    held = [onnx.numpy_helper.from_array(weight, "w")] if kind == "ConvTranspose" else []
-    node = helper.make_node(kind, ["x", *(w.name for w in held)], ["y"], **attrs)
+    weights = {"ConvTranspose": rng.standard_normal((4, 3, 3, 3)), "Resize": np.array([1, 1, 1, 0.3])}
+    held = [onnx.numpy_helper.from_array(weights[kind].astype("float32"), "w")] if kind in weights else []
+    unused = [""] if kind == "Resize" else []
+    node = helper.make_node(kind, ["x", *unused, *(w.name for w in held)], ["y"], **attrs)
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
     graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], held)
     graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -204,6 +205,13 @@ _WRONG: list[tuple[str, tuple[int, ...], int, dict[str, Any], str]] = [
     ("LRN", (1, 4, 5, 6), 19, {"size": 3, "alpha": 0.1}, "LRN"),
     ("ConvTranspose", (1, 4, 5, 6), 19, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "ConvTranspose of SAME_UPPER"),
     ("GlobalMaxPool", (1, 4, 5), 19, {}, "GlobalMaxPool of another rank than 4"),
+    (
+        "Resize",
+        (1, 4, 5, 4),
+        19,
+        {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"},
+        "Resize to one element by pytorch_half_pixel",
+    ),
     (
         "MaxPool",
         (1, 4, 5, 7),

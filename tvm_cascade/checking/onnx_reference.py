@@ -142,10 +142,10 @@ def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.
 def untrusted(model: Any) -> Iterator[str]:
     """Find the operators that ONNX's evaluator computes differently from the specification."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    ranks = _ranks(model)
+    extents = _extents(model)
     for node in model.graph.node:
         attrs = {a.name: a for a in node.attribute}
-        rank = ranks.get(node.input[0], 0) if node.input else 0
+        rank = len(extents.get(node.input[0], ())) if node.input else 0
         if node.op_type in _ALONG_THE_REST and opset < 13:
             axis = attrs["axis"].i if "axis" in attrs else 1
             if axis not in (-1, rank - 1):
@@ -162,6 +162,8 @@ def untrusted(model: Any) -> Iterator[str]:
             yield f"{node.op_type} of {attrs['auto_pad'].s.decode()}"
         elif node.op_type == "GlobalMaxPool" and rank != 4:
             yield "GlobalMaxPool of another rank than 4"
+        elif node.op_type == "Resize" and _narrows_to_one(node, attrs, extents):
+            yield "Resize to one element by pytorch_half_pixel"  # it places the element before the first
 
 
 def disputed(model: Any) -> Iterator[str]:
@@ -187,8 +189,16 @@ def disputed(model: Any) -> Iterator[str]:
             yield "Resize with aligned corners by scales that give no whole size"
 
 
-def _ranks(model: Any) -> dict[str, int]:
-    return {name: len(extents) for name, extents in _extents(model).items()}
+def _narrows_to_one(node: Any, attrs: dict[str, Any], extents: dict[str, list[int]]) -> bool:
+    """Return True if torch's rule for axes of one element decides a place, or if the sizes are unknown."""
+    rule = attrs.get("coordinate_transformation_mode")
+    before, after = extents.get(node.input[0], []), extents.get(node.output[0], [])
+    known = len(before) == len(after) > 0
+    return (
+        rule is not None
+        and rule.s == b"pytorch_half_pixel"
+        and (not known or any(b != 1 == a for b, a in zip(before, after, strict=True)))
+    )
 
 
 def _extents(model: Any) -> dict[str, list[int]]:
@@ -198,5 +208,5 @@ def _extents(model: Any) -> dict[str, list[int]]:
         graph = onnx.shape_inference.infer_shapes(model).graph
     except Exception:  # malformed: the evaluator says so
         return {}
-    values = (v for v in (*graph.input, *graph.value_info) if v.type.tensor_type.HasField("shape"))
+    values = (v for v in (*graph.input, *graph.value_info, *graph.output) if v.type.tensor_type.HasField("shape"))
     return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}

@@ -199,7 +199,7 @@ def _places(axis: Axis, how: str) -> list[float]:
     rules: dict[str, Callable[[int], float]] = {
         "half_pixel": lambda i: (i + 0.5) / axis.scale - 0.5,
         "half_pixel_symmetric": lambda i: axis.extent / 2 * (1 - axis.size / wide) + (i + 0.5) / axis.scale - 0.5,
-        "pytorch_half_pixel": lambda i: (i + 0.5) / axis.scale - 0.5 if wide > 1 else -0.5,
+        "pytorch_half_pixel": lambda i: (i + 0.5) / axis.scale - 0.5 if axis.size > 1 else 0.0,
         "align_corners": lambda i: i * span / (wide - 1) if wide != 1 else 0.0,
         "asymmetric": lambda i: i / axis.scale,
         "tf_half_pixel_for_nn": lambda i: (i + 0.5) / axis.scale,
