@@ -21,11 +21,17 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
     "torch": ("torch", "torch"),
     "torchao": ("torchao", "torchao"),
 }
+_WITH_PYTORCH = ("torch", "torchao")  # extras that install PyTorch
 
 
 def remedy(package: str) -> str:
-    """Return the command for installing a package."""
-    return f"pip install 'tvm-cascade[{_EXTRAS[package][1]}]'" if package in _EXTRAS else f"pip install {package}"
+    """Return the command for installing a package; for PyTorch also that of its CPU build, a third of the size."""
+    if package not in _EXTRAS:
+        return f"pip install {package}"
+    distribution = f"'tvm-cascade[{_EXTRAS[package][1]}]'"
+    if _EXTRAS[package][1] not in _WITH_PYTORCH:
+        return f"pip install {distribution}"
+    return f"pip install {distribution}, or without CUDA: uv pip install --torch-backend=cpu {distribution}"
 
 
 def need(package: str) -> None:
