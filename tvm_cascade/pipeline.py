@@ -47,7 +47,7 @@ from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.report.origin import origins
 from tvm_cascade.report.placements import describe_placements
-from tvm_cascade.report.suggestions import LITTLE_WORK, ends_large, large_ends, suggestions
+from tvm_cascade.report.suggestions import LITTLE_WORK, ends_large, in_front, large_ends, suggestions
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
@@ -518,7 +518,7 @@ def plan_or_suggest(
     try:
         return plan(loaded, asked, kernels, progress)
     except InfeasibleError as error:
-        end = _end_that_fits(loaded, asked, kernels, error.available)
+        end = _end_that_fits(loaded, asked, kernels, error)
         if not end:
             raise
         raise InfeasibleError(error.needed, error.available, error.culprits, f"{error.remedy}; or {end}") from None
@@ -536,14 +536,14 @@ def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: K
     return _sentence(names, f"{peak} bytes in place of {plan.peak}") if names and peak <= _LESS * plan.peak else ""
 
 
-def _end_that_fits(loaded: Loaded, asked: PlanRequest, kernels: KernelSource, cap: int) -> str:
+def _end_that_fits(loaded: Loaded, asked: PlanRequest, kernels: KernelSource, refused: InfeasibleError) -> str:
     """Return the sentence that suggests `--until` if no plan of the whole network fits the cap; "" if no shorter
-    network fits.
+    network fits, as where the smallest plan's peak lies in front of the end.
     """
     if not _may_be_cut(loaded, asked):
         return ""
     graph = extract_work(lower_integers(loaded.mod), kernels.analyses)
-    if not any(large_ends(graph, cap)):
+    if in_front(graph, refused.culprits) or not any(large_ends(graph, refused.available)):
         return ""
     names, peak = _without_end(loaded, graph.macs, asked, kernels)
     return _sentence(names, f"{peak} bytes, which fits") if names else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tvm_cascade.schedules.tir import dtype_of, elements, int_value, ir, is_if_then_else, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import PASSES, dtype_of, elements, int_value, ir, is_if_then_else, tirx, tvm_ffi
 
 Env: TypeAlias = dict[Any, "int | None"]  # by hash of a variable, or of a local buffer with an index; None: unknown
 Known: TypeAlias = Callable[[Env], "int | None"]
@@ -200,7 +200,9 @@ class Survey:
 
     def _loop(self, loop: Any, visitor: Any) -> None:
         self.loops += 1
-        self._roots.update(self._read(loop.min, visitor), self._read(loop.extent, visitor))
+        low, extent = self._read(loop.min, visitor), self._read(loop.extent, visitor)
+        told = loop.annotations.get(PASSES)  # counts in place of the extent
+        self._roots.update(low, extent if told is None else self._read(told, visitor))
         visitor.visit(loop.body)
 
     def _branch(self, branch: Any, visitor: Any) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.streamed import streamed_peak, with_inputs_by_rows
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.messages import operator_of
 from tvm_cascade.report.text import peak_segment
 
 LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is suggested to leave to the host
@@ -47,13 +48,27 @@ def large_ends(graph: Graph, arena: int) -> Iterator[int]:
     """Find operators that, together with everything behind, do hardly any work, but write a tensor of at least half of
     `arena` bytes.
     """
+    for op in _end(graph):
+        if any(2 * graph.tensors[t].bytes >= arena for t in op.outputs):
+            yield op.index
+
+
+def in_front(graph: Graph, layers: Iterable[str]) -> bool:
+    """Test whether all layers, by name, belong to operators in front of those that do hardly any work."""
+    end = {op.index for op in _end(graph)}
+    front = {operator_of(op.name) for op in graph.ops if op.index not in end}
+    behind = {operator_of(op.name) for op in graph.ops if op.index in end}
+    return {operator_of(name) for name in layers} <= front - behind
+
+
+def _end(graph: Graph) -> Iterator[Op]:
+    """Yield the last operators, from the end, as long as all of them together do hardly any work."""
     left = graph.macs * LITTLE_WORK
     for op in reversed(graph.ops) if graph.macs else ():
         left -= op.macs
         if left < 0:
             return
-        if any(2 * graph.tensors[t].bytes >= arena for t in op.outputs):
-            yield op.index
+        yield op
 
 
 def _streamed(plan: Plan, options: PlanOptions) -> Iterator[str]:
