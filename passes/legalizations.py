@@ -19,7 +19,7 @@ from tvm_cascade.passes.max_pools import max_pool
 from tvm_cascade.passes.scan import scanned
 from tvm_cascade.passes.scatter import scatter_elements, scatter_nd
 from tvm_cascade.passes.sorting import argsort, sort, top_k
-from tvm_cascade.schedules.tir import relax, te, tirx
+from tvm_cascade.schedules.tir import dtype_of, relax, te, tirx
 from tvm_cascade.schedules.tir.nan import or_nan
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
@@ -153,10 +153,47 @@ def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
     return bb.call_te(multiplied, call.args[0])
 
 
+def _root_power(power: Callable[[Any], Any], of_infinity: float) -> Callable[[Any], Any]:
+    """Return a power by `power`, a function of the square root, with C's values for both zeros and -inf."""
+
+    def computed(x: Any) -> Any:
+        kind = dtype_of(x)
+        root = power(tirx.abs(tirx.sqrt(x)))  # the root of -0.0 is -0.0, no power is
+        return tirx.Select(x == tirx.const(float("-inf"), kind), tirx.const(of_infinity, kind), root)
+
+    return computed
+
+
+def _inverse(x: Any) -> Any:
+    return tirx.const(1.0, dtype_of(x)) / x
+
+
+_COMMON_POWERS: Mapping[float, Callable[[Any], Any]] = {
+    -2.0: lambda x: _inverse(x * x),
+    -1.0: _inverse,
+    -0.75: _root_power(lambda root: _inverse(root * tirx.sqrt(root)), 0.0),
+    -0.5: _root_power(_inverse, 0.0),
+    0.25: _root_power(tirx.sqrt, float("inf")),
+    0.5: _root_power(lambda root: root, float("inf")),
+    0.75: _root_power(lambda root: root * tirx.sqrt(root), float("inf")),
+    1.5: _root_power(lambda root: root * root * root, float("inf")),
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    4.0: lambda x: (x * x) * (x * x),
+}
+
+
 def _powers(bb: Any, call: Any) -> Any:
-    """Lower `relax.power`: integer powers by repeated multiplication, as TVM has none; floats as TVM does."""
+    """Lower `relax.power`: integer powers by repeated multiplication, as TVM has none; floats as TVM does, but for
+    common exponents, which take products and roots.
+    """
     dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
-    if dtype.startswith("float"):
+    if dtype in ("float32", "float64"):
+        form = None if exponent is None or exponent.size != 1 else _COMMON_POWERS.get(float(exponent.flat[0]))
+        if form is None or shape_of(call) != shape_of(call.args[0]):
+            return _by_tvm(bb, call)
+        return bb.call_te(lambda x: te.compute(x.shape, lambda *i: form(x(*i)), name="power"), call.args[0])
+    if dtype.startswith(("float", "bfloat")):
         return _by_tvm(bb, call)
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     # beyond it results wrap, or bases are -1, 0, 1

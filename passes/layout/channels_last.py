@@ -8,7 +8,7 @@ operators in a `.tflite` file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -36,6 +36,7 @@ BINARY = _TESTS | {
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "mod", "floor_mod", "floor_divide", "atan2",
     "logical_and", "logical_or", "logical_xor",
 }  # fmt: skip
+_IMAGE_AS_DEPTH = (0, 3, 4, 1, 2)  # `Placed.order` of an image in NHWC, with channels as depth of a rank-5 tensor
 _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 UNARY = frozenset((
     "quantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
@@ -88,6 +89,7 @@ class _ChannelsLast(Moves):
         self.handlers: dict[str, Callable[[Value], Placed]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(("nn.max_pool2d", "nn.avg_pool2d"), self._pool),
+            "nn.avg_pool3d": self._pool_over_channels,
             **dict.fromkeys(("mean", "sum", "max", "min", "prod", "variance", "std"), self._reduce),
             **dict.fromkeys(("nn.softmax", "nn.log_softmax"), self._softmax),
             "matmul": self._matmul,
@@ -214,6 +216,21 @@ class _ChannelsLast(Moves):
         if name_of(call) == "nn.avg_pool2d":
             return Placed(self.bb.emit(kind(source, **window)), last=True)
         return self._moved(Placed(source, last=True), lambda v: kind(v, **window))
+
+    def _pool_over_channels(self, call: Value) -> Placed:
+        """Rewrite an average over neighbouring channels of an image, as local response normalization has it: the
+        channels of NHWC are the depth of the rank-5 tensor, a view.
+        """
+        attrs, placed = call.attrs, self._ordered(call.args[0])
+        if str(attrs.layout) != "NCDHW" or placed.order != _IMAGE_AS_DEPTH or shape_of(call)[1] != 1:
+            return self._other(call)
+        n, h, w, _, channels = shape_of(placed.value)
+        window = window_of(attrs, "pool_size", "strides", "padding", "dilation")
+        window = {name: _depth_behind(sizes) for name, sizes in window.items()}
+        how = {"ceil_mode": bool(attrs.ceil_mode), "count_include_pad": bool(attrs.count_include_pad)}
+        source = self._reshaped(placed.value, [n, h, w, channels, 1])
+        made = relax.op.nn.avg_pool3d(source, **window, **how, layout="NDHWC")
+        return Placed(self.bb.emit(made), order=(0, 3, 4, 2, 1))
 
     def _reduce(self, call: Value) -> Placed:
         """Reduce in NHWC if the remaining axes keep their order: kept axes, or a reduction over channels, or over all
@@ -352,6 +369,11 @@ class _Images(_ChannelsLast):
 
     def _pool(self, call: Value) -> Placed:
         return super()._pool(call) if self._place(call.args[0]).last else self._other(call)
+
+
+def _depth_behind(sizes: Sequence[int]) -> list[int]:
+    """Return sizes of depth, rows and columns, or two of each, as those of rows, columns and depth."""
+    return [size for k in range(0, len(sizes), 3) for size in (*sizes[k + 1 : k + 3], sizes[k])]
 
 
 def _windows_apart(attrs: Any, weights: np.ndarray) -> bool:

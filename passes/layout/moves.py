@@ -113,8 +113,8 @@ class Moves(Rewriting):
         return placed if placed.last and kept else Placed(self._first_of(value))
 
     def _moved(self, placed: Placed, move: Callable[[Value], Value]) -> Placed:
-        """Emit `move` of a value."""
-        return Placed(self._rearranged(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
+        """Emit `move` of a value, which keeps its place."""
+        return replace(placed, value=self._rearranged(placed.value, lambda v: self.bb.emit(move(v))))
 
     def _transposed(self, value: Value, last: bool) -> Value:
         """Transpose `value` to NHWC (`last`) or NCHW; fold a constant."""
@@ -244,17 +244,18 @@ class Moves(Rewriting):
 
     def _pad(self, call: Value) -> Placed:
         """Rewrite a pad; of stored integers if the mode repeats elements or an integer stands for the pad value."""
-        placed, widths = self._place(call.args[0]), [int(w) for w in call.attrs.pad_width]
-        if placed.last:
-            widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
+        placed, widths = self._ordered(call.args[0]), [int(w) for w in call.attrs.pad_width]
+        placed = self._place(call.args[0]) if placed.image else placed
+        order = TO_LAST if placed.last else placed.order or range(len(widths) // 2)
+        widths = [w for axis in order for w in widths[2 * axis : 2 * axis + 2]]
         mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
         source = self._rearranged(placed.value, lambda v: self._cropped(v, widths))
         widths = [max(w, 0) for w in widths]
         whole = self.stored.get(source)
         fill = _stored_number(whole, value) if whole is not None and mode == "constant" else 0.0
         if fill is None or whole is None or whole.scales != 1:
-            return Placed(self.bb.emit(relax.op.nn.pad(source, widths, mode, value)), placed.last)
-        return self._moved(Placed(source, placed.last), lambda v: relax.op.nn.pad(v, widths, mode, fill))
+            return replace(placed, value=self.bb.emit(relax.op.nn.pad(source, widths, mode, value)))
+        return self._moved(replace(placed, value=source), lambda v: relax.op.nn.pad(v, widths, mode, fill))
 
     def _cropped(self, value: Value, widths: list[int]) -> Value:
         """Return `value` without the elements cut off by negative widths."""

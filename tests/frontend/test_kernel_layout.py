@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,13 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import onnx
+import onnxruntime as ort
+
+from tvm_cascade.testing.onnx_nodes import compiled_outputs, runtime_outputs
 
 
 class Graph:
@@ -296,3 +302,31 @@ def test_inputs_of_float_networks_come_row_by_row(tmp_path: Path, channels: int)
     assert [layer["name"] for layer in rows.to_dict()["layers"]][-2:] == ["r", "y"]
     tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=path).match
+
+
+def normalized(g: Graph, size: int = 5) -> str:
+    x = g.op("Relu", g.conv("x", (16, 3, 3, 3), pads=[1] * 4))
+    return g.op("MaxPool", g.op("LRN", x, size=size, alpha=0.3, beta=0.6), kernel_shape=[2, 2], strides=[2, 2])
+
+
+def spelled_out(g: Graph) -> str:
+    """Local response normalization as `torch.export` and `torch.onnx` write it, of an even window."""
+    x = g.op("Relu", g.conv("x", (16, 3, 3, 3), pads=[1] * 4))
+    deep = g.op("Reshape", g.op("Mul", x, x), g.const([1, 1, 16, 20, 20], "int64"))
+    padded = g.op("Pad", deep, g.const([0, 0, 2, 0, 0, 0, 0, 1, 0, 0], "int64"))
+    mean = g.op("AveragePool", padded, kernel_shape=[4, 1, 1], strides=[1, 1, 1])
+    flat = g.op("Squeeze", mean, g.const([1], "int64"))
+    y = g.op("Div", x, g.op("Pow", g.op("Add", g.op("Mul", flat, g.const(0.3)), g.const(1.0)), g.const(0.75)))
+    return g.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
+
+
+@pytest.mark.parametrize("made", [normalized, spelled_out])
+def test_averages_over_channels_run_row_by_row(tmp_path: Path, made: Callable[[Graph], str]) -> None:
+    """Local response normalization between a convolution and a pool: a few rows of it are held, not the image."""
+    g = Graph(1, 3, 20, 20)
+    path = g.save(tmp_path / "n.onnx", made(g))
+    plan = tvm_cascade.plan(path, target="cortex-m4")
+    assert plan.peak_bytes < 20 * 20 * 16 * 4
+    x = np.random.default_rng(1).standard_normal((1, 3, 20, 20)).astype("float32")
+    (ours,), (theirs,) = compiled_outputs(path, {"x": x}, tmp_path / "project"), runtime_outputs(path, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

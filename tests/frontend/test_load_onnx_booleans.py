@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,8 @@ pytest.importorskip("onnxruntime")
 
 from onnx import helper
 
-from tvm_cascade.testing.onnx_nodes import check_network
+import tvm_cascade
+from tvm_cascade.testing.onnx_nodes import check_network, compiled_outputs, save_network
 
 node = helper.make_node
 RNG = np.random.default_rng(7)
@@ -48,6 +50,40 @@ def test_integers_to_negative_powers_are_cut_off(tmp_path: Path, constant: bool)
 def test_powers_of_floats_by_integers(tmp_path: Path) -> None:
     x, y = RNG.standard_normal((3, 4)).astype("float32"), RNG.integers(0, 4, (3, 4))
     check_network(tmp_path, [node("Pow", ["x", "y"], ["z"])], {"x": x, "y": y}, ["z"])
+
+
+def _power(x: float, by: float) -> float:
+    """C's `pow`: of -inf and of zeros too, by numbers that are no integers."""
+    if x == 0 and by < 0:
+        return math.copysign(math.inf, x) if by == -1 else math.inf
+    return math.nan if -math.inf < x < 0 and by % 1 else math.pow(x, by)
+
+
+@pytest.mark.parametrize("target", ["host", "cortex-m4"])
+def test_powers_of_floats_by_common_numbers(tmp_path: Path, target: str, emulator: None) -> None:
+    """Products and roots in place of C's function, with its values at zeros, infinities and negative numbers."""
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.5, -2.5, 1e-20, 1e9, 123.4], "float32")
+    by = [-2.0, -1.0, -0.75, -0.5, 0.25, 0.5, 0.75, 1.5, 2.0, 3.0, 4.0]
+    names = [f"e{k}" for k in range(len(by))]
+    nodes = [node("Pow", ["x", name], [f"z{name}"]) for name in names]
+    constants = {name: np.asarray(number, "float32") for name, number in zip(names, by, strict=True)}
+    path = save_network(tmp_path / "n.onnx", nodes, {"x": x}, [f"z{name}" for name in names], constants)
+    made = compiled_outputs(path, {"x": x}, tmp_path / "project", target)
+    for ours, number in zip(made, by, strict=True):
+        theirs = np.array([_power(float(v), number) for v in x])
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(ours, theirs.astype("float32"), rtol=1e-6)
+        assert (np.signbit(ours) == np.signbit(theirs))[~np.isnan(theirs)].all()
+
+
+def test_squares_call_no_function(tmp_path: Path) -> None:
+    x = np.ones((1, 99), "float32")
+    cycles = {}
+    for by in (2.0, 1.75):
+        nodes, held = [node("Pow", ["x", "e"], ["z"])], {"e": np.asarray(by, "float32")}
+        path = save_network(tmp_path / f"{by}.onnx", nodes, {"x": x}, ["z"], held)
+        cycles[by] = tvm_cascade.plan(path, target="cortex-m4").to_dict()["cycles"]
+    assert 20 * cycles[2.0] < cycles[1.75]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
