@@ -1,11 +1,11 @@
 """Scheduling units: groups of fused operators, scheduled as a single node by the inter-operator search.
 
 IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with its only
-readers if they are element-wise (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise operators
-before a depthwise convolution, and that convolution with the following 1x1 convolution (Relu-SepConv). `cell`: in
-addition element-wise operators before any convolution, and sums read only by a concatenation or another sum: these are
-the operators IOS counts in NASNet and RandWire. There the element-wise reader of the last operator where branches meet
-is a separate unit.
+readers if they are element-wise (Conv-Relu), as compilers fuse them, and with an activation that is spelled out
+(`closed_regions`). `sepconv`: in addition element-wise operators before a depthwise convolution, and that convolution
+with the following 1x1 convolution (Relu-SepConv). `cell`: in addition element-wise operators before any convolution,
+and sums read only by a concatenation or another sum: these are the operators IOS counts in NASNet and RandWire. There
+the element-wise reader of the last operator where branches meet is a separate unit.
 
 Views always belong to their producer, and an explicit padding to the only reader. A unit is an anchor, with operators
 before that only the unit reads, and operators behind that read only the unit: no path leaves a unit and comes back, so
@@ -14,7 +14,7 @@ the units again form a directed acyclic graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.operators.table import CONVOLUTIONS, ELEMENTWISE
 from tvm_cascade.parallel.attention import attention_chains
+from tvm_cascade.parallel.closed_regions import closed_region
 
 _LED_TO = CONVOLUTIONS | {"concat"}
 
@@ -70,7 +71,25 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
         head = _joins(graph, op, unit)
         if head is not None and not forward[head]:
             _join(owner, head, op.index)
+    if unit != "op":
+        barred = {*chain_of, *(i for i, leads in enumerate(forward) if leads), excluded}
+        _join_regions(graph, owner, barred)
     return _build(graph, owner, chain_of)
+
+
+def _join_regions(graph: Graph, owner: list[int], barred: Set[int | None]) -> None:
+    """Join closed regions with the unit of the operator in front. `barred`: operators that belong elsewhere."""
+    terms: dict[int, int] = {}  # of the expression of an operator's element behind the last region
+    for op in graph.ops:
+        before = graph.predecessors[op.index]
+        if op.kind in ELEMENTWISE and op.index not in terms and len(before) == 1:
+            terms[op.index] = terms.get(before[0], 1) + len(op.inputs)
+        found = closed_region(graph, op, terms.get(op.index, 1))
+        if found is None or not barred.isdisjoint(found[0]):
+            continue
+        for i in found[0]:
+            _join(owner, op.index, i)
+        terms[found[0][-1]] = found[1]
 
 
 def _behind_branches(graph: Graph) -> int | None:
