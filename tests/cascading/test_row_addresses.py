@@ -16,6 +16,7 @@ from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.row_bounds import RowBounds
 from tvm_cascade.cascading.row_lives import RowLives
+from tvm_cascade.cascading.search_cache import row_lives
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.graph import ROW, Graph
@@ -99,6 +100,18 @@ def test_cuts_of_fewest_live_bytes() -> None:
         assert lives.smallest_cuts(least) is None
         tried += n > 3
     assert tried > 20
+
+
+def test_networks_whose_rows_have_no_addresses_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks written out step by step have thousands of segments, and tensors of one row; the caller's rows lie together."""
+    monkeypatch.setattr(RowLives, "needed", None)
+    for rows in (1, 6):  # one row; and rows of the caller's input and output alone
+        b = Builder()
+        graph = able(b.finish(b.conv(b.input(rows, 4, 3), 5, 1)))
+        assert row_lives(graph, APART) == () and bound_of(plan_graph(graph, APART)) > 0
+    b = Builder()
+    graph = able(b.finish(b.conv(b.conv(b.input(6, 4, 3), 5, 3), 2, 3)))
+    assert [lives.separate for lives in row_lives(graph, APART)] == [{1}]
 
 
 def test_what_windows_read_at_once_is_a_lower_bound() -> None:

@@ -59,6 +59,7 @@ class RowLives:
         # the caller's: rows one behind the other, which die and come to be one by one all the same
         self.contiguous = frozenset((*graph.inputs, *graph.outputs)) - self.tables.streamed
         self.by_rows = frozenset(t for t in range(len(graph.tensors)) if self._by_rows(t))
+        self.separate = self.by_rows - self.contiguous  # whose rows may have addresses of their own
 
     def _by_rows(self, t: int) -> bool:
         """Test whether the rows of a tensor are live one by one: all writers and readers can follow rows anywhere."""

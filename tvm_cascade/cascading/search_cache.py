@@ -130,7 +130,8 @@ def _row_lives(graph: Graph, streamed: bool, accumulators: bool, settings: Setti
     known = _costs(graph, streamed, accumulators, settings)
     alone = replace(settings, overlap=False, in_place=False)
     orders = dict.fromkeys((known.order, least_memory_order(graph, settings.in_place)))
-    return tuple(RowLives(SegmentCosts(known.tables, order, alone, known), settings.overlap) for order in orders)
+    made = (RowLives(SegmentCosts(known.tables, order, alone, known), settings.overlap) for order in orders)
+    return tuple(lives for lives in made if lives.separate)
 
 
 def forget_searches() -> None:
