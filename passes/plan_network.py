@@ -124,7 +124,7 @@ class _Once:
 
     # by id of the module, and whether kernels are measured: the module (so that the id stays its own), lowered, prepared
     modules: dict[tuple[int, bool], tuple[IRModule, IRModule, PreparedGraph]] = field(default_factory=dict)
-    promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
+    promises: dict[tuple[object, ...], tuple[IRModule, Rewritten]] = field(default_factory=dict)  # by id, as above
     columns: dict[int, tuple[IRModule, IRModule]] = field(default_factory=dict)  # by id: a module, in one column
 
     def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
@@ -145,8 +145,8 @@ class _Once:
         """Return `promised`, cached under the relevant part of the request."""
         key = (id(mod), request.rewrite, request.layerwise, request.max_macs)
         if key not in self.promises:
-            self.promises[key] = promised(mod, request, progress)
-        return self.promises[key]
+            self.promises[key] = mod, promised(mod, request, progress)
+        return self.promises[key][1]
 
 
 def _plan_network(

@@ -14,7 +14,7 @@ import tvm_cascade
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.testing.litert_check import equal_planned
-from tvm_cascade.testing.tflite import ModelWriter
+from tvm_cascade.testing.tflite import ELEMENT_TYPES, ModelWriter
 
 TWO = {
     "DIV": "DivOptions",
@@ -52,6 +52,18 @@ def test_integers_to_a_power(tmp_path: Path) -> None:
     (made,) = equal_planned(tmp_path, of_two("POW", "int32"), given)
     assert made.tolist() == [[-343, -1, 1, 1 << 30]]
     equal_planned(tmp_path, of_two("POW", "int32", np.array([[3, 77, 0, 30]])), given[:1])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+def test_floats_beyond_an_integer_type_become_its_ends(tmp_path: Path, dtype: str) -> None:
+    """Compilers leave them open: a vector of negative floats became 0, and what was left of them 255."""
+    x = np.array([-2.5, 300, -0.5, 255.5, 127.6, -129, 1e3, -1e3, 7e4, -7e4, 3e9, -3.7], "float32")
+    w = ModelWriter()
+    given, made = w.activation(x.shape, "float32"), w.tensor(x.shape, dtype)
+    types = {"inDataType": ELEMENT_TYPES["float32"], "outDataType": ELEMENT_TYPES[dtype]}
+    w.operator("CAST", [given], [made], "CastOptions", **types)
+    (ours,) = equal_planned(tmp_path, w, [x])
+    assert ours.tolist() == np.clip(np.trunc(x), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype).tolist()
 
 
 @pytest.mark.parametrize(
