@@ -1,9 +1,10 @@
 """Networks as ONNX models with random weights, batch normalization folded: the layers of torchvision's models, and transformers.
 
 Of several branches: GoogLeNet (Szegedy et al., 2015), Inception V3 (2016), SqueezeNet 1.1 (Iandola et al., 2016), ShuffleNet
-V2 1.0x (Ma et al., 2018). Others: MobileNetV2 (Sandler et al., 2018), MobileNetV3 Small (Howard et al., 2019), EfficientNet B0
-(Tan and Le, 2019), BERT (Devlin et al., 2019) and ViT (Dosovitskiy et al., 2021), both of few layers, Whisper's tiny encoder
-(Radford et al., 2023) and a decoder block of Llama (Touvron et al., 2023), which makes one step with a cache.
+V2 1.0x (Ma et al., 2018). Others: ResNet-18 (He et al., 2016), MobileNetV2 (Sandler et al., 2018), MobileNetV3 Small (Howard
+et al., 2019), EfficientNet B0 (Tan and Le, 2019), BERT (Devlin et al., 2019) and ViT (Dosovitskiy et al., 2021), both of few
+layers, Whisper's tiny encoder (Radford et al., 2023) and a decoder block of Llama (Touvron et al., 2023), which makes one step
+with a cache.
 """
 
 from __future__ import annotations
@@ -329,6 +330,19 @@ def squeezenet() -> onnx.ModelProto:
     return w.model(224, w.mean(w.conv(x, 1000)))
 
 
+def resnet18() -> onnx.ModelProto:
+    """Build ResNet-18 at 224 x 224."""
+    w = Writer()
+    x = w.pool("MaxPool", w.conv("input", 64, 7, 2, 3), 3, 2, 1)
+    for channels in (64, 128, 256, 512):
+        for k in range(2):
+            stride = 2 if k == 0 and channels > 64 else 1
+            given = w.conv(x, channels, 1, stride, relu=False) if stride == 2 else x
+            inner = w.conv(w.conv(x, channels, 3, stride, 1), channels, 3, 1, 1, relu=False)
+            x = w.relu(w.apply("Add", inner, given))
+    return w.model(224, w.classify(x))
+
+
 def shufflenet_v2() -> onnx.ModelProto:
     """ShuffleNet V2 1.0x at 224 x 224."""
     w = Writer()
@@ -468,6 +482,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "inception_v3": inception_v3,
     "squeezenet_1_1": squeezenet,
     "shufflenet_v2": shufflenet_v2,
+    "resnet18": resnet18,
     "mobilenet_v2": mobilenet_v2,
     "mobilenet_v3_small": mobilenet_v3_small,
     "efficientnet_b0": efficientnet_b0,

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     data = os.environ.get("TVM_CASCADE_TEST_DATA")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", type=Path, default=Path(data) / "models" if data else None)
     models = parser.parse_args().models
     commands = [
@@ -29,7 +29,7 @@ def main() -> None:
         ["order.py"],
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
     ]
-    commands += [["growth.py"], ["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
+    commands += [["growth.py"], ["search_growth.py"], ["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
     commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
     if models is not None:
         commands = [

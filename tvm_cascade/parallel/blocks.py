@@ -3,7 +3,8 @@
 A node ends a block if every other node precedes or follows it. A stage across such a node has a single group, as the
 node connects all of them, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor is
 live; here tensors may also bypass the node. A block too large for the search is cut again at the fewest live tensors,
-which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
+which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.) Networks of
+more than about 800 units are then cut finer, as the time of the search grows faster than the states of a block.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 
 from tvm_cascade.parallel.lattice import TooManyStatesError, states
 from tvm_cascade.parallel.problem import Block, Options
+
+_MOST_STATES = 5_000_000  # of a part of a cut block, times the network's nodes
 
 
 def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
@@ -43,20 +46,22 @@ def split(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[list
         blocks.append(range(first, len(predecessors)))
     small: list[range] = []
     for nodes in blocks:
-        small += _narrow(predecessors, nodes, options)
+        small += _narrow(predecessors, nodes, options, options.max_states)
     return small, len(small) == len(blocks)
 
 
-def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Options) -> list[range]:
+def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Options, most: int) -> list[range]:
+    """Cut a block until every part has at most `most` states."""
     if len(nodes) <= options.max_nodes:
         try:
-            states(block_of(predecessors, nodes), options.max_states)
+            states(block_of(predecessors, nodes), most)
             return [nodes]
         except TooManyStatesError:
             pass
     at = _narrowest(predecessors, nodes)
     left, right = range(nodes.start, at), range(at, nodes.stop)
-    return _narrow(predecessors, left, options) + _narrow(predecessors, right, options)
+    few = min(most, _MOST_STATES // len(predecessors))
+    return [part for side in (left, right) for part in _narrow(predecessors, side, options, few)]
 
 
 def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tvm_cascade.parallel.problem import Block
+from tvm_cascade.parallel.problem import Block, members
 from tvm_cascade.search_monitor import monitor
 
 _TABLE = 24  # up to so many nodes `distinct` uses a table of all sets, above it sorts
@@ -74,21 +74,42 @@ def _pairs(preds: tuple[int, ...], r: int | None, s: int | None, limit: int | No
     sets = states(block, limit)
     size = np.bitwise_count(sets).astype(np.int64)
     first_of_size = np.searchsorted(size, np.arange(block.size + 2))
-    most = block.size if r is None or s is None else min(block.size, r * s)
+    last = _last_nodes(block, sets, r)
+    most = np.bitwise_count(last).astype(np.int64)
+    if r is not None and s is not None:
+        most = np.minimum(most, r * s)
     before, masks, start = [], [], np.zeros(len(sets) + 1, dtype=np.int64)
     for k, state in enumerate(sets):
         monitor().check()
-        low, high = first_of_size[max(0, size[k] - most)], first_of_size[size[k]]
-        smaller = sets[low:high]
-        inside = np.flatnonzero((smaller & ~state) == 0)
+        low, high = first_of_size[size[k] - most[k]], first_of_size[size[k]]
+        ending = sets[low:high] ^ state
+        inside = ((ending & ~last[k]) == 0).nonzero()[0]
         before.append((inside + low).astype(np.int32))
-        masks.append(state ^ smaller[inside])
+        masks.append(ending[inside])
         start[k + 1] = start[k] + len(inside)
     all_before = np.concatenate(before)
     endings, index = distinct(np.concatenate(masks), block.size)
     if r is not None or s is not None:
         return _prune(block, sets, start, all_before, endings, index, r, s)
     return Pairs(sets, start, all_before, index, endings)
+
+
+def _last_nodes(block: Block, sets: np.ndarray, r: int | None) -> np.ndarray:
+    """Return for each state the nodes of its endings with groups of at most `r`: nodes with fewer than `r` successors inside.
+
+    A node of an ending has its successors inside the state in the same group.
+    """
+    if r is None:
+        return sets
+    behind = [0] * block.size
+    for v in range(block.size - 1, -1, -1):
+        for u in members(block.preds[v]):
+            behind[u] |= behind[v] | 1 << v
+    last = np.zeros_like(sets)
+    for v, successors in enumerate(behind):
+        few = np.bitwise_count(sets & np.int64(successors)) < r
+        last |= np.where(few, sets & np.int64(1 << v), 0)
+    return last
 
 
 def distinct(masks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -139,7 +139,8 @@ class _Solver:
         before, ending = space.before[pair], space.ending[pair]
         price = prices[self._class[ending]]
         fresh = np.isnan(price)
-        least = np.where(fresh, limits.stage(row + first, before, ending), price) + cost[before]
+        price[fresh] = limits.stage(row[fresh] + first, before[fresh], ending[fresh])
+        least = price + cost[before]
         good = least * (1.0 - _SLACK) + limits.rest[row + first] <= upper
         best = np.full(last - first, np.inf)
         known = np.flatnonzero(good & ~fresh)

@@ -37,10 +37,12 @@ class Node:
     signature: int  # number in the pool of (kind, attributes, types, which operands are constant)
     outputs: tuple[Ref, ...] = field(init=False, repr=False)
     operands: tuple[Ref, ...] = field(init=False, repr=False)  # of `inputs` those that are no constants, each once
+    below: tuple[Node, ...] = field(init=False, repr=False)  # the operators of `operands`, from the last to the first
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", tuple([Ref(self, port) for port in range(len(self.types))]))
         object.__setattr__(self, "operands", tuple(dict.fromkeys([r for r in self.inputs if not r.node.constant])))
+        object.__setattr__(self, "below", tuple([r.node for r in reversed(self.operands)]))
 
     def __getitem__(self, name: str) -> Attr:
         for key, value in self.attrs:
@@ -223,11 +225,15 @@ def _running(outputs: Iterable[Ref]) -> list[Node]:
     stack = [r.node for r in reversed(tuple(outputs)) if not r.node.constant]
     while stack:
         node = stack[-1]
-        waiting = () if node in done else [r.node for r in reversed(node.operands) if r.node not in done]
-        if waiting:
-            stack.extend(waiting)
-        else:
-            done[stack.pop()] = None
+        if node not in done:
+            height = len(stack)
+            for before in node.below:
+                if before not in done:
+                    stack.append(before)
+            if len(stack) > height:
+                continue
+            done[node] = None
+        stack.pop()
     return [n for n in done if n.kind != "input"]
 
 
@@ -242,7 +248,11 @@ def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
         else:
             continue
         inputs = tuple([moved.get(r, r) for r in node.inputs])
-        types = None if any(a.type != b.type for a, b in zip(inputs, node.inputs, strict=True)) else node.types
+        types = node.types
+        for a, b in zip(inputs, node.inputs, strict=True):
+            if a is not b and a.type != b.type:
+                types = None
+                break
         copy = pool.node(node.kind, inputs, node.attrs, types)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             moved.setdefault(old, new)

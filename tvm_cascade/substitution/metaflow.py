@@ -40,7 +40,7 @@ class SearchOptions:
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is computed, per subgraph
     patience: int = 400  # graphs without a better one after which a search gives up; 0: never
-    total_graphs: int = 40_000  # for the whole graph: what is left is shared among its parts by their operators
+    total_graphs: int = 30_000  # for the whole graph: what is left is shared among its parts by their operators
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
     isolated: bool = True  # apply a gain at a site that shares no operator with another at once, without search

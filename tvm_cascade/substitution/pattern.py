@@ -138,6 +138,7 @@ class Matcher:
     _pairs: dict[tuple[str, Node, Node], Site | None] = field(default_factory=dict)
     _alike: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # by rule and signatures
     _of_graphs: tuple[Rule, ...] = field(init=False)  # rules of several roots, and those that see readers
+    _of_kind: dict[str, tuple[Rule, ...]] = field(default_factory=dict)  # the rest, by the root's kind
 
     def __post_init__(self) -> None:
         self._of_graphs = tuple(r for r in self.rules if len(r.roots) > 1 or r.sees_readers)
@@ -179,12 +180,13 @@ class Matcher:
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
         """Yield one-root sites at `node`."""
-        for rule in self.rules:
-            root, *others = rule.roots
-            if others or rule.sees_readers or node.kind not in root.kinds:
-                continue
+        rules = self._of_kind.get(node.kind)
+        if rules is None:
+            alone = (r for r in self.rules if r not in self._of_graphs and node.kind in r.roots[0].kinds)
+            rules = self._of_kind[node.kind] = tuple(alone)
+        for rule in rules:
             seen: set[tuple[Ref, ...]] = set()
-            for operators in matches(root, node):
+            for operators in matches(rule.roots[0], node):
                 site = _site(rule, operators, rule.target(pool, **operators))
                 if site is not None and (key := tuple(site.target.values())) not in seen:
                     seen.add(key)

@@ -153,7 +153,7 @@ class Subgraph:
 def outputs_of(dag: Dag, part: Sequence[Node]) -> tuple[Ref, ...]:
     """Return the outputs in `part` read by the rest of the graph, and graph outputs."""
     inside = set(part)
-    outside = {r for n in dag.nodes if n not in inside for r in n.inputs} | set(dag.outputs)
+    outside = {r for n in dag.nodes if n not in inside for r in n.operands if r.node in inside} | set(dag.outputs)
     return tuple(r for n in part for r in n.outputs if r in outside)
 
 
