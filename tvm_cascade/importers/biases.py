@@ -32,7 +32,7 @@ class _Storing(Rewriting):
         if name_of(product) not in _PRODUCTS:
             return self._returned(value)
         shaped, result = self._define(value.args[1]), shape_of(value)
-        data = constant_of(self._define(shaped.args[0]) if name_of(shaped) == "reshape" else shaped)
+        data = self._constant(shaped)
         channel = len(result) - 1 if name_of(product) == "matmul" else 1
         scales = self._scales(product)
         if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, result[channel]):
@@ -49,6 +49,12 @@ class _Storing(Rewriting):
         if channel < len(result) - 1:
             bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
         return relax.op.add(self._returned(value.args[0]), bias)
+
+    def _constant(self, value: Value) -> np.ndarray | None:
+        """Return a constant, also through views and broadcasts, as torch.export writes the bias of a layer without one."""
+        while name_of(value) in ("reshape", "broadcast_to"):
+            value = self._define(value.args[0])
+        return constant_of(value)
 
     def _scales(self, product: Value) -> np.ndarray | None:
         """Return the scales `sx * sw`, float64 `[1]` or `[channels]`; None if an operand is not stored or a scale is

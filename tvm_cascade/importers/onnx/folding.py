@@ -1,8 +1,7 @@
-"""Fold constants in ONNX graphs: computed sizes and operands become constants, pads merge into convolutions.
+"""Fold constants in ONNX graphs: computed sizes and operands become constants.
 
 Sizes follow from tensor shapes, once the input shapes are known. PyTorch's exporters compute every dynamic size in the
-graph (`view(n, -1, h * w)`) by Shape, arithmetic and Concat, partly in forms without importer support. A zero pad for
-rows and columns equals the convolution's own padding.
+graph (`view(n, -1, h * w)`) by Shape, arithmetic and Concat, partly in forms without importer support.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _CONSTANT = frozenset(  # must have constant later operands
 )
 _STORED = ("QuantizeLinear", "DynamicQuantizeLinear")  # of weights, must be constant
 _MOST_NODES = 100  # nodes that may compute one operand
-_SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
 
 def copied(message: Any) -> Any:
@@ -221,60 +219,3 @@ def computation(name: str, producers: dict[str, Any], constants: dict[str, Any])
         if node not in found:
             found.append(node)
     return found
-
-
-def fold_pads(model: Any) -> Any:
-    """Return a copy of `model` with zero pads for rows and columns merged into the convolutions behind."""
-    folded = copied(model)
-    graph = folded.graph
-    constants = {w.name: w for w in graph.initializer}
-    constants |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
-    kept = {o.name for o in graph.output}
-    for pad in [n for n in graph.node if n.op_type == "Pad"]:
-        widths = _widths(pad, constants)
-        users = [n for n in graph.node if pad.output[0] in n.input]
-        if widths is None or pad.output[0] in kept or not users or not all(_takes(n, pad) for n in users):
-            continue
-        for conv in users:
-            _add_pads(conv, widths)
-            conv.input[0] = pad.input[0]
-        graph.node.remove(pad)
-    return folded
-
-
-def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
-    """Return a Pad's widths in the order of Conv's `pads`, begins before ends; None for widths unknown to Conv."""
-    attrs = {a.name: a for a in pad.attribute}
-    if "mode" in attrs and attrs["mode"].s != b"constant":
-        return None
-    if "pads" in attrs:
-        widths, value = list(attrs["pads"].ints), attrs["value"].f if "value" in attrs else 0.0
-    elif len(pad.input) > 1 and pad.input[1] in constants and len([i for i in pad.input[3:] if i]) == 0:
-        widths = numpy_helper.to_array(constants[pad.input[1]]).reshape(-1).tolist()
-        name = pad.input[2] if len(pad.input) > 2 else ""
-        if name and name not in constants:
-            return None
-        value = float(np.asarray(numpy_helper.to_array(constants[name])).reshape(-1)[0]) if name else 0.0
-    else:
-        return None
-    rank = len(widths) // 2
-    outer = widths[:_SPATIAL_FROM] + widths[rank : rank + _SPATIAL_FROM]
-    if value != 0.0 or any(outer) or min(widths, default=0) < 0 or rank <= _SPATIAL_FROM:
-        return None
-    return [*widths[_SPATIAL_FROM:rank], *widths[rank + _SPATIAL_FROM :]]
-
-
-def _takes(node: Any, pad: Any) -> bool:
-    """Return True if `node` is a convolution of the padded tensor with explicit padding (no auto_pad)."""
-    explicit = all(a.s == b"NOTSET" for a in node.attribute if a.name == "auto_pad")
-    return (
-        node.op_type == "Conv" and node.input[0] == pad.output[0] and pad.output[0] not in node.input[1:] and explicit
-    )
-
-
-def _add_pads(conv: Any, widths: list[int]) -> None:
-    for attribute in conv.attribute:
-        if attribute.name == "pads":
-            attribute.ints[:] = [a + b for a, b in zip(attribute.ints, widths, strict=True)]
-            return
-    conv.attribute.append(helper.make_attribute("pads", widths))

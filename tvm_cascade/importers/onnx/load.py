@@ -36,6 +36,7 @@ from tvm_cascade.importers.interface import (
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.folded_pads import with_folded_pads
 from tvm_cascade.passes.last_steps import with_last_steps
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
@@ -83,7 +84,7 @@ def load_model(
         from tvm_cascade.importers.onnx.control import without_control
         from tvm_cascade.importers.onnx.converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx.empty import without_empty
-        from tvm_cascade.importers.onnx.folding import constant_operands, fold_pads, fold_shapes
+        from tvm_cascade.importers.onnx.folding import constant_operands, fold_shapes
         from tvm_cascade.importers.onnx.functions import expand_functions
         from tvm_cascade.importers.onnx.graph import in_order, narrow_indices
         from tvm_cascade.importers.onnx.halves import as_floats, small_kinds
@@ -109,12 +110,14 @@ def load_model(
         _check_filled(path, model)
         _check_loops(path, file, model, shapes)
         _check_operators(path, file, model, known)
-        ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
+        ready = constant_operands(without_empty(fold_shapes(model, shapes), shapes))
         imported = with_last_steps(_imported(path, Importer(shapes, "float32"), file, given, ready))
         check_sizes(path, imported)
         _check_static(path, imported, file, lambda: _computed(path, file, given, ready, shapes))
         if is_quantized(imported):
             check_scales(path, imported)
+        imported = with_folded_pads(imported)
+        if is_quantized(imported):
             imported = to_channels_last(store_biases(imported))
         read = with_small_floats(_finished(path, file, model, imported, shapes), small_kinds(given))
         return read if wide is given else with_small_weights(read)
