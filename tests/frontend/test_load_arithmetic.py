@@ -47,6 +47,24 @@ def test_squared_differences(tmp_path: Path, dtype: str) -> None:
     equal_planned(tmp_path, of_two("SQUARED_DIFFERENCE", dtype), given)
 
 
+def test_averages_over_channels_run_row_by_row(tmp_path: Path) -> None:
+    """Local response normalization between two operators: a few rows of it are held, not the image."""
+    w = ModelWriter()
+    x, y = w.activation((1, 16, 16, 8), "float32"), w.tensor((1, 8, 8, 8), "float32")
+    half, normal = (w.tensor((1, 16, 16, 8), "float32") for _ in range(2))
+    w.operator("RELU6", [x], [half])
+    how = {"radius": 2, "alpha": 0.3, "bias": 1.5, "beta": 0.75}
+    w.operator("LOCAL_RESPONSE_NORMALIZATION", [half], [normal], "LocalResponseNormalizationOptions", **how)
+    size = {"strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
+    w.operator("MAX_POOL_2D", [normal], [y], "Pool2DOptions", padding=1, **size)
+    w.outputs = [y]
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    tvm_cascade.compile(path, target="host", output=tmp_path / "fw", stream_input=True)
+    assert tvm_cascade.run(tmp_path / "fw", check=path).match
+    assert tvm_cascade.plan(path, stream_input=True).peak_bytes < 16 * 16 * 8 * 4
+
+
 def test_integers_to_a_power(tmp_path: Path) -> None:
     given = [np.array([[-7, -1, 5, 2]], "int32"), np.array([[3, 77, 0, 30]], "int32")]
     (made,) = equal_planned(tmp_path, of_two("POW", "int32"), given)

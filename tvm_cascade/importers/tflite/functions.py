@@ -60,6 +60,27 @@ def _l2_normalization(net: Network, op: Operator) -> Value:
     return net.convert_fused_activation_function(relax.op.divide(x, norm), activation)
 
 
+@converts("LOCAL_RESPONSE_NORMALIZATION")
+def _local_response_normalization(net: Network, op: Operator) -> Value:
+    """Divide by a power of the mean square over neighbouring channels: the channels of NHWC are the depth of a rank-5
+    tensor, so that rows stay rows. Relax's importer makes every pixel a row.
+    """
+    tensor = net.get_input_tensors(op)[0]
+    if tensor.qnn_params or len(net.shape(tensor)) != 4:
+        return net.convert_lrn(op)
+    x, options = net.get_expr(tensor.tensor_idx), net.options(op, tflite.LocalResponseNormalizationOptions)
+    radius, size = options.Radius(), 2 * options.Radius() + 1
+    deep = net.bb.emit(relax.op.expand_dims(net.bb.emit(relax.op.square(x)), 4))
+    padding = [0, 0, radius, 0, 0, radius]
+    mean = relax.op.nn.avg_pool3d(
+        deep, [1, 1, size], padding=padding, count_include_pad=True, layout="NDHWC", out_layout="NDHWC"
+    )
+    mean = net.bb.emit(relax.op.squeeze(net.bb.emit(mean), 4))
+    scale, bias, power = (relax.const(v, "float32") for v in (options.Alpha() * size, options.Bias(), options.Beta()))
+    base = relax.op.add(bias, net.bb.emit(relax.op.multiply(scale, mean)))
+    return relax.op.divide(x, net.bb.emit(relax.op.power(net.bb.emit(base), power)))
+
+
 @converts("BATCH_MATMUL")
 def _batch_matmul(net: Network, op: Operator) -> Value:
     """Convert a matmul with broadcast batches, on operands transposed in stored form. Operands get rank 3 at least:
