@@ -19,6 +19,7 @@ import tvm
 from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.layout.moves import LAST_AXIS, Moves, Placed
 from tvm_cascade.passes.layout.one_row import to_one_row
+from tvm_cascade.passes.layout.phases import Phases
 from tvm_cascade.passes.main_rewriting import (
     Value,
     bindings_of,
@@ -169,6 +170,8 @@ class _ChannelsLast(Moves):
         attrs, transposed = call.attrs, name_of(call) == "nn.conv2d_transpose"
         if transposed and self.by_pixel and _windows_apart(attrs, weights):
             return self._by_pixel(call, weights)
+        if transposed and self.by_pixel and (parts := Phases.of(call, weights)) is not None:
+            return self._by_phase(call, parts)
         window = window_of(attrs, "strides", "padding", "dilation")
         kernel, layout = (weights, "IOHW") if transposed else (weights.transpose(2, 3, 1, 0), "HWIO")
         if transposed:
@@ -200,6 +203,34 @@ class _ChannelsLast(Moves):
         )
         windows = self._permuted(self._reshaped(made, [n, h, w, kh, kw, outputs]), [0, 1, 3, 2, 4, 5])
         return Placed(self._reshaped(windows, [n, h * kh, w * kw, outputs]), last=True)
+
+    def _by_phase(self, call: Value, parts: Phases) -> Placed:
+        """Rewrite a transposed convolution with overlapping windows: a convolution for every place of an output within
+        a stride, and the places put side by side. Concats and views do that: first columns, then rows.
+        """
+        source, (sy, sx), (height, width) = self._last_of(call.args[0]), parts.strides, parts.counts
+        n, channels = shape_of(call)[0], shape_of(call)[1]
+        rows = []
+        for j in range(sy):
+            made = [self._phase(source, parts, (j, i)) for i in range(sx)]
+            rows.append(made[0] if sx == 1 else self.bb.emit(relax.op.concat(made, axis=3)))
+        wide = [self._reshaped(row, [n, height, 1, width * sx * channels]) for row in rows]
+        whole = rows[0] if sy == 1 else self.bb.emit(relax.op.concat(wide, axis=3))
+        shape = [n, height * sy, width * sx, channels]
+        image = whole if list(shape_of(whole)) == shape else self._reshaped(whole, shape)
+        ends = [min(a, b) for a, b in zip(shape[1:3], shape_of(call)[2:], strict=True)]
+        if ends != shape[1:3]:
+            image = self.bb.emit(relax.op.strided_slice(image, [1, 2], [0, 0], ends, [1, 1]))
+        return Placed(image, last=True)
+
+    def _phase(self, source: Value, parts: Phases, place: tuple[int, int]) -> Value:
+        """Emit the convolution for the outputs at `place` within each stride."""
+        weights, (top, left, bottom, right) = parts.weights(place), parts.padding(place)
+        cropped = self._cropped(source, [0, 0, top, bottom, left, right, 0, 0])
+        padding = [max(p, 0) for p in (top, left, bottom, right)]
+        kernel = relax.const(weights, str(weights.dtype))
+        how = {"groups": parts.groups, "dilation": parts.dilation, "data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return self.bb.emit(relax.op.nn.conv2d(cropped, kernel, padding=padding, **how))
 
     def _pool(self, call: Value) -> Placed:
         attrs = call.attrs

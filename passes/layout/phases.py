@@ -1,0 +1,69 @@
+"""Divide transposed convolutions with overlapping windows into plain convolutions, one for each phase of the stride.
+
+Along an axis with stride `s`, padding `p` and weights `w[0..k)`, output `y = s * m + j` is the sum over `t` of
+`x[m + o - t] * w[r + s * t]` with `j + p = s * o + r`: for a fixed phase `j` a convolution with stride 1 and every `s`-th
+weight, in reverse. No product with an inserted zero is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.passes.main_rewriting import Value, shape_of, window_of
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of a transposed convolution with rank-4 weights `[in, out / groups, kh, kw]`."""
+
+    kernel: np.ndarray
+    extents: tuple[int, int]  # rows and columns of the input
+    counts: tuple[int, int]  # outputs of each phase, along rows and columns
+    strides: tuple[int, int]
+    before: tuple[int, int]  # padding in front of the first row and column
+    dilation: tuple[int, int]
+    groups: int
+
+    @classmethod
+    def of(cls, call: Value, kernel: np.ndarray) -> Phases | None:
+        """Return the phases of a call in NCHW; None if a phase has no weight, or dilated weights belong to several."""
+        window, groups = window_of(call.attrs, "strides", "padding", "dilation"), int(call.attrs.groups)
+        strides, dilation, size = window["strides"], window["dilation"], kernel.shape[2:]
+        if any(k < s or (d > 1 and s > 1) for k, s, d in zip(size, strides, dilation, strict=True)):
+            return None
+        outputs = shape_of(call)[2:]
+        counts = [-(-n // s) for n, s in zip(outputs, strides, strict=True)]
+        height, width = shape_of(call.args[0])[2:]
+        return cls(
+            kernel,
+            (height, width),
+            (counts[0], counts[1]),
+            (strides[0], strides[1]),
+            (window["padding"][0], window["padding"][1]),
+            (dilation[0], dilation[1]),
+            groups,
+        )
+
+    def weights(self, place: Sequence[int]) -> np.ndarray:
+        """Return the weights of a phase, [kh, kw, in / groups, out]."""
+        (y, sy), (x, sx) = ((self._first(axis, place), self.strides[axis]) for axis in (0, 1))
+        taken = self.kernel[:, :, y::sy, x::sx][:, :, ::-1, ::-1]
+        depth, outputs, rows, columns = taken.shape
+        apart = taken.reshape(self.groups, depth // self.groups, outputs, rows, columns)
+        return np.ascontiguousarray(apart.transpose(3, 4, 1, 0, 2).reshape(rows, columns, depth // self.groups, -1))
+
+    def padding(self, place: Sequence[int]) -> tuple[int, int, int, int]:
+        """Return a phase's padding: top, left, bottom, right; what is negative is cropped."""
+        (top, bottom), (left, right) = (self._sides(axis, place) for axis in (0, 1))
+        return top, left, bottom, right
+
+    def _first(self, axis: int, place: Sequence[int]) -> int:
+        return (place[axis] + self.before[axis]) % self.strides[axis]
+
+    def _sides(self, axis: int, place: Sequence[int]) -> tuple[int, int]:
+        ahead = (place[axis] + self.before[axis]) // self.strides[axis]
+        taps = len(range(self._first(axis, place), self.kernel.shape[2 + axis], self.strides[axis]))
+        return (taps - 1) * self.dilation[axis] - ahead, self.counts[axis] + ahead - self.extents[axis]
