@@ -20,6 +20,7 @@ from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.closed_regions import closed_region
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.layouts import packed_tensors
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.quick_build import quick_run
@@ -139,3 +140,37 @@ def test_expressions_do_not_double_without_end():
     kernels = [k for unit in unit_graph(graph, "fused").kernels for k in unit]
     assert max(map(len, kernels)) <= 9
     assert sum(map(len, kernels)) == len(graph.ops)
+
+
+def sigmoid(emit, x):
+    return emit(Op.sigmoid(x))
+
+
+def tanh(emit, x):
+    return emit(Op.tanh(x))
+
+
+@pytest.mark.parametrize("write", [*ACTIVATIONS, sigmoid, tanh])
+@pytest.mark.parametrize("groups", [1, 32])
+def test_activations_between_convolutions_on_packed_tensors(write, groups):
+    """Such a kernel writes vectors of channels: every lane has an element of its own."""
+    random = np.random.default_rng(0)
+
+    def weights(*shape):
+        return relax.const((random.standard_normal(shape) / 12).astype("float32"))
+
+    def layers(emit, x):
+        y = emit(Op.nn.conv2d(x, weights(32, 16, 3, 3), padding=1))
+        y = write(emit, emit(Op.nn.conv2d(y, weights(32, 32 // groups, 3, 3), padding=1, strides=2, groups=groups)))
+        return emit(Op.nn.conv2d(y, weights(16, 32, 3, 3), padding=1))
+
+    mod = network((1, 16, 12, 12), lambda _, x: x, layers)
+    net = stage_network(mod, "llvm")
+    units = unit_graph(net.graph, "fused")
+    best = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options()).schedule
+    staged = lower_stages(net, units, best, LowerOptions())
+    data = random.standard_normal((1, 16, 12, 12)).astype("float32")
+    (expected,) = quick_run(mod, data)
+    (result,) = Session(compile_stages(staged)).run(data)
+    assert packed_tensors(net)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

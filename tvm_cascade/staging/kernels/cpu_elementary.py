@@ -86,7 +86,8 @@ def vectorizable(func: PrimFunc) -> PrimFunc:
         y[i] = x[i] * tanh(x[i])   ->   a[0] = x[i]; b[0] = <tanh of a[0]>; y[i] = x[i] * b[0]
 
     TVM simplifies expressions with variables replaced by their values: without the memory between them, functions of functions
-    would take it minutes. Conditional arguments, which may not be computed elsewhere, have their expressions in place.
+    would take it minutes. Conditional arguments, which may not be computed elsewhere, have their expressions in place. A loop
+    that a schedule has vectorized becomes a plain loop, which LLVM vectorizes: TVM would keep a single element for all lanes.
     """
     body = _Writer().written(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
@@ -99,10 +100,12 @@ class _Writer:
         self._blocks: list[list[Any]] = []  # what is to be allocated in the blocks around
         self._stores: list[Any] | None = None  # to be made before the present statement
         self._conditions = 0  # conditional expressions around
+        self._elements = 0  # of memory so far
 
     def written(self, body: Any) -> Any:
         """Return a body with its calls replaced."""
         entries = [
+            (tirx.For, self._loop),
             (s_tir.SBlock, self._block),
             (tirx.BufferStore, self._store),
             (tirx.Mul, self._product),
@@ -110,6 +113,13 @@ class _Writer:
             (tvm.ir.Call, self._call),
         ]
         return tvm_ffi.structural_mutate(body, entries)
+
+    def _loop(self, loop: Value, mutator: Any) -> Value:
+        before = self._elements
+        made = mutator.default_mutate(loop)
+        if made.kind != tirx.ForKind.VECTORIZED or self._elements == before:
+            return made
+        return tirx.For(made.loop_var, made.min, made.extent, tirx.ForKind.SERIAL, made.body)
 
     def _block(self, block: Value, mutator: Any) -> Value:
         self._blocks.append([])
@@ -180,6 +190,7 @@ class _Writer:
             return expression
         element: Any = tirx.decl_buffer((1,), "float32", "held", scope="local")
         self._blocks[-1].append(element)
+        self._elements += 1
         self._stores.append(tirx.BufferStore(element, expression, [0]))
         return tirx.BufferLoad(element, [0])
 
