@@ -204,7 +204,7 @@ class _Layer:
         attrs, padding = self.core.attrs, _padding(self.core)
         (sy, sx), (dy, dx) = ([int(v) for v in pair] for pair in (attrs.strides, attrs.dilation))
         depthwise = _is_depthwise(self.core)
-        kind = "depthwise_conv2d" if depthwise else "conv2d"
+        kind, groups = "depthwise_conv2d" if depthwise else "conv2d", int(attrs.groups)
 
         def sums(x: Tensor, w: Any) -> Tensor:
             padded = te_pad2d(x, padding, 0, f"{kind}_pad")
@@ -215,7 +215,8 @@ class _Layer:
             def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
                 at = (n, y * sy + ry * dy, xx * sx + rx * dx)
                 if not depthwise:
-                    return te.sum(padded[(*at, rc)] * w[ry, rx, rc, c], axis=[ry, rx, rc])
+                    first = 0 if groups == 1 else tirx.floordiv(c, self.shape[3] // groups) * depth
+                    return te.sum(padded[(*at, first + rc)] * w[ry, rx, rc, c], axis=[ry, rx, rc])
                 per = self.shape[3] // int(x.shape[3])
                 channel = c if per == 1 else tirx.floordiv(c, per)
                 place = (0, c) if depth == 1 else (channel, 0 if times == 1 else tirx.floormod(c, times))
@@ -231,7 +232,7 @@ class _Layer:
             strides=(sy, sx),
             padding=padding,
             dilation=(dy, dx),
-            groups=int(attrs.groups),
+            groups=groups,
             layout="NHWC",
             kernel_layout="HWCM" if depthwise else "HWIO",
         )
@@ -332,7 +333,7 @@ class _Layers:
         attrs = call.attrs
         layouts = str(attrs.data_layout), str(attrs.out_layout) or "NHWC", str(attrs.kernel_layout)
         return layouts[:2] == ("NHWC", "NHWC") and (
-            _is_depthwise(call) or (int(attrs.groups) == 1 and layouts[2] == "HWIO")
+            _is_depthwise(call) or (layouts[2] == "HWIO" and (int(attrs.groups) == 1 or self._stored(call) is None))
         )
 
     def _stored(self, call: Call) -> Packed | None:

@@ -16,13 +16,14 @@ from tvm_cascade.schedules.rules.variants import Variant
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List a float layer's variants, the default first, the smallest code last; none for any other operator.
 
-    There are none either for a depthwise layer without a multiple of four channels, and if padding zeros would exceed a
-    third of the weights.
+    There are none either for a depthwise layer without a multiple of four channels, for groups without a multiple of
+    four outputs, and if padding zeros would exceed a third of the weights.
     """
     layer = read_layer(spec) if target.vectors else None
     if (
         layer is None
         or layer.multiplier > 1
+        or (layer.groups > 1 and layer.outputs // layer.groups % LANES)
         or (layer.outputs % LANES and (layer.depthwise or layer.outputs <= 2 * LANES))
     ):
         return []

@@ -80,7 +80,7 @@ class FloatLayer:
 
     @property
     def non_contiguous(self) -> bool:
-        return self.window.dilation[1] > 1
+        return self.groups > 1 or self.window.dilation[1] > 1
 
     @property
     def outputs(self) -> int:
@@ -144,7 +144,8 @@ def read_layer(spec: OperatorSpec) -> FloatLayer | None:
     if depthwise:
         weights = weights.reshape(*weights.shape[:2], 1, -1)
     times = weights.shape[-1] // window.channels if depthwise else 1
-    return FloatLayer(window, weights, bias, bounds, depthwise, times, stored=how)
+    groups = 1 if depthwise else spec.attributes.groups or 1
+    return FloatLayer(window, weights, bias, bounds, depthwise, times, groups=groups, stored=how)
 
 
 def _stored(spec: OperatorSpec) -> tuple[np.ndarray, StoredWeights, list[np.ndarray]] | None:

@@ -40,8 +40,7 @@ class _Conv(OuterProducts):
     stored = 0  # channels of the current block that are outputs
 
     def pack_weights(self) -> np.ndarray:
-        filled = _filled(self.conv.weights)
-        return self.arranged(lambda _: interleave(filled, LANES, 1))
+        return self.arranged(lambda w: interleave(_filled(w), LANES, 1))
 
     def pack_table(self) -> np.ndarray:
         """Pack the loop counts, then the biases as bit patterns."""

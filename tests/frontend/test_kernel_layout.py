@@ -364,3 +364,28 @@ def test_a_transposed_convolution_takes_what_a_convolution_takes(tmp_path: Path)
         layers = tvm_cascade.plan(path, target="cortex-m4").to_dict()["layers"]
         cycles.append(sum(layer["cycles"] for layer in layers if layer["macs"]))
     assert cycles[1] < 1.5 * cycles[0]
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+def test_groups_take_the_kernels_of_convolutions(tmp_path: Path, target: str, emulator: None) -> None:
+    """With dilation, strides, a bias and an activation, behind a concat, and at three outputs a group."""
+    g = Graph(1, 8, 9, 10)
+    x = g.op("Concat", g.op("Relu", g.conv("x", (4, 8, 1, 1))), "x", axis=1)
+    x = g.op("Relu", g.conv(x, (16, 3, 3, 3), pads=[1, 0, 2, 1], group=4, strides=[1, 2]))
+    x = g.conv(x, (12, 4, 3, 1), dilations=[2, 1], group=4)
+    path = g.save(tmp_path / "n.onnx", x)
+    x = np.random.default_rng(1).standard_normal((1, 8, 9, 10)).astype("float32")
+    (ours,), (theirs,) = compiled_outputs(path, {"x": x}, tmp_path / "fw", target), runtime_outputs(path, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+def test_a_product_in_groups_takes_what_a_product_takes(tmp_path: Path, target: str) -> None:
+    taken = []
+    for groups in (1, 4):
+        g = Graph(1, 32, 12, 12)
+        path = g.save(tmp_path / f"{groups}.onnx", g.conv("x", (32, 32 // groups, 3, 3), pads=[1] * 4, group=groups))
+        layers = tvm_cascade.plan(path, target=target).to_dict()["layers"]
+        (layer,) = [layer for layer in layers if layer["macs"]]
+        taken.append(layer["cycles"] / layer["macs"])
+    assert taken[1] < 1.6 * taken[0]
