@@ -1,6 +1,6 @@
 """Instructions of one inference on one thread beside ONNX Runtime, counted by callgrind: the same on a busy machine.
 
-    python benchmarks/cpu_instructions.py             # six networks, about ten minutes; writes results/cpu_instructions.md
+    python benchmarks/cpu_instructions.py             # twelve networks, an hour or more; writes results/cpu_instructions.md
     python benchmarks/cpu_instructions.py --integers  # integer products, weights of 8 and 4 bits; cpu_instructions_integers.md
     python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # prints, and the functions that take the most too
 
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
@@ -37,7 +38,10 @@ _PAGES = {  # file, title, what its networks are, and a note
         " Activations\nrounded to 8 bits make a step out of a difference in a float's last bit; a single layer agrees to 1e-6.",
     ),
 }
-_NETWORKS = ("efficientnet_b0", "bert_tiny", "vit_tiny", "mobilenet_v2", "mobilenet_v3_small", "squeezenet_1_1")
+_NETWORKS = (
+    "llama_block", "bert_tiny", "mobilenet_v3_small", "squeezenet_1_1", "shufflenet_v2", "mobilenet_v2", "efficientnet_b0",
+    "vit_tiny", "resnet18", "googlenet", "inception_v3", "whisper_tiny_layer",
+)  # fmt: skip
 _INTEGERS = ("bert_tiny_int8", "llama_block_int8", "llama_block_8bits", "llama_block_4bits")
 
 
@@ -59,9 +63,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(name, Path(folder), args.profile))
         print(rows[-1], flush=True)
-    if not args.networks:
-        file, *words = _PAGES[args.integers]
-        (RESULTS / file).write_text(page(rows, *words))
+        if not args.networks:
+            file, *words = _PAGES[args.integers]
+            (RESULTS / file).write_text(page(rows, *words))
 
 
 def measure(name: str, folder: Path, profile: bool) -> dict[str, Any]:
@@ -156,6 +160,14 @@ def _functions(path: Path) -> str:
     return "\n".join(line[:150] for line in done.stdout.splitlines() if "%)" in line)[:6000]
 
 
+def _description(name: str) -> str:
+    """Return what a network's builder says: layers, widths, tokens."""
+    from cpu_networks import NETWORKS
+
+    text = " ".join((NETWORKS[name].__doc__ or "").split("\n\n")[0].split()).removeprefix("Build ")
+    return text
+
+
 def page(rows: list[dict[str, Any]], title: str, stored: str, note: str) -> str:
     """Return the table as Markdown, with what the page says of the networks."""
     import onnxruntime
@@ -172,6 +184,10 @@ def page(rows: list[dict[str, Any]], title: str, stored: str, note: str) -> str:
     ]
     for r in rows:
         lines.append(f"| {r['network']} | {r['ours']} | {r['onnxruntime']} | {r['ratio']} | {r['error']:.1e} |")
+    told = [(r["network"], _description(r["network"])) for r in rows]
+    lines += ["", *(f"- {name}: {text}" for name, text in told if text)]
+    mean = geometric_mean([r["ours"] / r["onnxruntime"] for r in rows])
+    lines += ["", f"Geometric mean of the ratios: {mean:.3f}; the largest: {max(r['ratio'] for r in rows)}."]
     return "\n".join(lines) + "\n"
 
 

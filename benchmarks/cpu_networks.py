@@ -432,15 +432,20 @@ def vit_tiny() -> onnx.ModelProto:
     return w.model(224, w.linear(w.norm(x), 1000))
 
 
-def whisper_tiny_encoder() -> onnx.ModelProto:
+def whisper_tiny_encoder(frames: int = 3000, layers: int = 4) -> onnx.ModelProto:
     """Build Whisper's tiny encoder: 80 mel bands of 3000 frames, 1500 tokens, 384 wide, 6 heads, four layers."""
     w = Writer(wide=80)
     x = w.gelu(w.conv1d(w.gelu(w.conv1d("input", 384, 1)), 384, 2))
-    x = w.positioned(w.apply("Transpose", x, perm=[0, 2, 1]), 1500)
-    for _ in range(4):
-        x = w.apply("Add", x, w.attention(w.norm(x), 1500, 6))
+    x = w.positioned(w.apply("Transpose", x, perm=[0, 2, 1]), frames // 2)
+    for _ in range(layers):
+        x = w.apply("Add", x, w.attention(w.norm(x), frames // 2, 6))
         x = w.apply("Add", x, w.feed_forward(w.norm(x), 1536))
-    return w.model((1, 80, 3000), w.norm(x))
+    return w.model((1, 80, frames), w.norm(x))
+
+
+def whisper_tiny_layer() -> onnx.ModelProto:
+    """Build Whisper's tiny encoder with 300 frames and one layer, which callgrind counts in minutes."""
+    return whisper_tiny_encoder(300, 1)
 
 
 def llama_block() -> onnx.ModelProto:
@@ -489,6 +494,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "bert_tiny": bert_tiny,
     "vit_tiny": vit_tiny,
     "whisper_tiny_encoder": whisper_tiny_encoder,
+    "whisper_tiny_layer": whisper_tiny_layer,
     "llama_block": llama_block,
     "bert_tiny_int8": lambda: in_integers(bert_tiny()),
     "llama_block_int8": lambda: in_integers(llama_block()),
