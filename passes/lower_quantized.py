@@ -63,6 +63,7 @@ from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
+SPREAD_ATTR = "cascade_spread"  # of `main`: transposed convolutions are one operator each, over an input spread apart
 LIKE_ATTR = "cascade_like"  # of `main`: the library whose rounding is taken, where it is not LiteRT
 TFLM = "tflm"  # TensorFlow Lite Micro: fully connected layers are rounded twice
 INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
@@ -157,6 +158,20 @@ def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
     return mod
 
 
+def with_inputs_spread(mod: Module) -> Module | None:
+    """Return a copy of `mod` with `main` marked by `SPREAD_ATTR`: transposed convolutions take fewer bytes in some networks,
+    and many times the instructions. None if `main` has none, or is marked.
+    """
+    main: Any = next((f for v, f in mod.functions_items() if v.name_hint == "main"), None)
+    if not isinstance(main, relax.Function) or SPREAD_ATTR in attributes(main) or why_not_read(main) is not None:
+        return None
+    if not any(name_of(b.value) == "relax.nn.conv2d_transpose" for b in bindings_of(main)):
+        return None
+    mod = mod.clone()
+    mod["main"] = main.with_attr(SPREAD_ATTR, 1)
+    return mod
+
+
 def with_rounding_like(mod: Module, library: str) -> Module:
     """Return a copy of `mod` with `main` marked by `LIKE_ATTR`: operators round as in `library`. If `library` is empty,
     return `mod`.
@@ -196,6 +211,7 @@ class _Lowering:
         self.operators = read_operators(bound.items(), self.signed) if self.signed else operators
         self.definitions, self.real, self.inverse = bound, mark is not None, mark == INVERSE
         self.twice = attributes(self.func).get(LIKE_ATTR) == TFLM
+        self.spread = SPREAD_ATTR in attributes(self.func)
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 
@@ -279,7 +295,7 @@ class _Lowering:
             output = output.within(*(int(number_of(a)) for a in clip.value.args[1:3]))
         if output.is_one_value:
             return emitter.filled(shape_of(last), output.hi, output.dtype)
-        lowered = self._by_first(lowerings, Task(operator, output, emitter, self.real, self.twice))
+        lowered = self._by_first(lowerings, Task(operator, output, emitter, self.real, self.twice, self.spread))
         if lowered is None:
             return None
         for move in reversed(operator.moves):

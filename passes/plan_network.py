@@ -37,7 +37,7 @@ from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_
 from tvm_cascade.passes.candidates.time_along_rows import TimeAlongRows, with_time_along_rows
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.layout.one_column import to_one_column
-from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered, with_inputs_spread
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
@@ -161,7 +161,13 @@ def _plan_network(
         graph = prepared.graph
         whole = all(graph.tensors[t].rows == 1 for t in graph.inputs) and not with_inputs_by_rows(graph)[1]
         asked = replace(options, stream_input=options.stream_input and not whole)  # of no use, and larger
-        found = plan_lowered(Network(integers, prepared, asked, kernels))
+        try:
+            found = plan_lowered(Network(integers, prepared, asked, kernels))
+        except InfeasibleError:
+            spread = None if is_lowered(mod) else with_inputs_spread(mod)
+            if spread is None:
+                raise
+            return planned(spread, kernels, options)
         if found.reason:
             progress(found.reason)
         return found

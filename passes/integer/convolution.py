@@ -8,16 +8,18 @@ in double, `QM(D(sx) D(sw) / D(so))`, for uint8 with the product in float32. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
 from tvm_cascade.passes.integer.task import Task, as_signed, lowers, weight_type
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, te, tirx
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, te, tirx, topi
+from tvm_cascade.passes.phases import Phases
 from tvm_cascade.program.operator import Operator, Quantized, computed, quantized
 from tvm_cascade.program.quant import NotLowered
 
@@ -211,7 +213,8 @@ def scaling_of(
 def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     """Lower the transposed convolution, plus a constant int32 bias or None.
 
-    It becomes a stride-1 convolution over a dilated input: the padded stage puts `stride - 1` zero-point rows and
+    It becomes a convolution for every place within a stride (`passes.phases`). Where these do not serve, or the task
+    says so, it becomes a stride-1 convolution over a dilated input: the padded stage puts `stride - 1` zero-point rows and
     columns between neighbours. Weights are flipped and dilated at compile time. Multipliers and rounding are the
     convolution's.
     """
@@ -231,6 +234,9 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     strides, padding = attrs["strides"], attrs["padding"]
     top, left = kh - 1 - padding[0], kw - 1 - padding[1]
     extents = out.shape[1] + kh - 1, out.shape[2] + kw - 1
+    phases = None if task.spread else _phases(attrs, data, x.shape, out.shape)
+    if phases is not None:
+        return _lower_phases(task, x, kernel, scaling, phases)
     sums = Sums("conv2d_transpose", x, kernel, scaling, groups)
 
     def compute(a: Tensor, *constants: Tensor) -> Tensor:
@@ -249,6 +255,57 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
         layout="NHWC",
         kernel_layout="HWIO, flipped",
     )
+
+
+def _phases(attrs: Mapping[str, Any], data: np.ndarray, source: Sequence[int], made: Sequence[int]) -> Phases | None:
+    """Return the phases of a transposed convolution in NHWC if convolutions of the whole input compute them."""
+    phases = Phases.of(
+        data, source[1:3], made[1:3], attrs["strides"], attrs["padding"], attrs["dilation"], attrs["groups"]
+    )
+    if phases is None or phases.outputs != tuple(made[1:3]):
+        return None
+    return phases if all(min(phases.padding(place)) >= 0 for place in phases.places) else None
+
+
+def _lower_phases(task: Task, x: Quantized, kernel: Quantized, scaling: ChannelScaling, phases: Phases) -> Value:
+    """Emit a convolution for every place within a stride, and concats and views that put the places side by side."""
+    out, (sy, sx), (height, width) = task.output, phases.strides, phases.counts
+    n, _, _, channels = out.shape
+    part = replace(scaling, output=replace(out, shape=(n, height, width, channels)))
+    depthwise = phases.groups > 1 and phases.groups == x.shape[3]
+
+    def of_phase(place: tuple[int, int]) -> Value:
+        data, padding = phases.weights(place), phases.padding(place)
+        kind = "depthwise_conv2d" if depthwise else "conv2d"
+        data = data.reshape(*data.shape[:2], phases.groups, -1) if depthwise else data
+        sums = Sums(kind, x, kernel, part, phases.groups, (1, 1), phases.dilation)
+        return task.emitter.call(
+            kind,
+            lambda a, *constants: sums.stored(te_pad2d(a, padding, x.zero_point, f"{kind}_pad"), *constants),
+            [x.source, data, *scaling.constants],
+            strides=(1, 1),
+            padding=padding,
+            dilation=phases.dilation,
+            groups=phases.groups,
+            accumulator=sums.accumulator,
+            input_zero_point=x.zero_point,
+            weight_zero_point=kernel.zero_point,
+            **weight_type(kernel),
+            **part.output.described,
+            layout="NHWC",
+            kernel_layout="HWCM" if depthwise else "HWIO",
+        )
+
+    def beside(parts: list[Value], shape: list[int]) -> Value:
+        joined = (
+            parts[0]
+            if len(parts) == 1
+            else task.emitter.call("concatenate", lambda *given: topi.concatenate(given, 3), parts, axis=3)
+        )
+        return task.emitter.emit(relax.op.reshape(joined, shape))
+
+    rows = [beside([of_phase((j, i)) for i in range(sx)], [n, height, 1, width * sx * channels]) for j in range(sy)]
+    return beside(rows, list(out.shape))
 
 
 @lowers("conv2d_transpose", results="float32")

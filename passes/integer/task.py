@@ -163,6 +163,7 @@ class Task:
     dense_twice: bool = (
         False  # fully connected layers are rounded twice, as in TensorFlow Lite Micro; LiteRT rounds once
     )
+    spread: bool = False  # transposed convolutions are one operator each
 
     @property
     def attributes(self) -> Mapping[str, Any]:

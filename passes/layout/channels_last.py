@@ -19,7 +19,6 @@ import tvm
 from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.layout.moves import LAST_AXIS, Moves, Placed
 from tvm_cascade.passes.layout.one_row import to_one_row
-from tvm_cascade.passes.layout.phases import Phases
 from tvm_cascade.passes.main_rewriting import (
     Value,
     bindings_of,
@@ -30,6 +29,7 @@ from tvm_cascade.passes.main_rewriting import (
     shape_of,
     window_of,
 )
+from tvm_cascade.passes.phases import Phases
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
@@ -170,9 +170,13 @@ class _ChannelsLast(Moves):
         attrs, transposed = call.attrs, name_of(call) == "nn.conv2d_transpose"
         if transposed and self.by_pixel and _windows_apart(attrs, weights):
             return self._by_pixel(call, weights)
-        if transposed and self.by_pixel and (parts := Phases.of(call, weights)) is not None:
-            return self._by_phase(call, parts)
         window = window_of(attrs, "strides", "padding", "dilation")
+        if transposed and self.by_pixel:
+            extents, outputs = (shape_of(v)[2:] for v in (call.args[0], call))
+            strides, padding, dilation = window["strides"], window["padding"], window["dilation"]
+            parts = Phases.of(weights, extents, outputs, strides, padding, dilation, int(attrs.groups))
+            if parts is not None:
+                return self._by_phase(call, parts)
         kernel, layout = (weights, "IOHW") if transposed else (weights.transpose(2, 3, 1, 0), "HWIO")
         if transposed:
             window |= window_of(attrs, "output_padding")

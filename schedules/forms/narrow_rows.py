@@ -65,6 +65,10 @@ def windows_of(site: Site) -> Windows | str:
         if row.extent > 1 and row.dilation > 1:
             return "rows of its windows lie apart"
         pairs.append((row, column))
+    made = site.tensors[-1].shape
+    for pair, tensor in zip(pairs, site.tensors, strict=False):
+        if is_single(pair) and tensor.shape[1:3] != made[1:3]:
+            return "its last rows or columns read nothing but padding"
     nhwc = all(len(t.shape) == 4 and t.shape[0] == 1 and (t.row_axis, t.col_axis) == (1, 2) for t in site.tensors)
     return pairs if nhwc else "its tensors are not NHWC"
 

@@ -389,3 +389,15 @@ def test_a_product_in_groups_takes_what_a_product_takes(tmp_path: Path, target: 
         (layer,) = [layer for layer in layers if layer["macs"]]
         taken.append(layer["cycles"] / layer["macs"])
     assert taken[1] < 1.6 * taken[0]
+
+
+@pytest.mark.parametrize("size, pads", [((1, 1), (0, 0, 1, 0)), ((1, 1), (0, 0, 0, 2)), ((2, 1), (0, 0, 2, 1))])
+@pytest.mark.parametrize("options", [{}, {"max_time": 1.0}, {"max_macs": 1.5}])
+def test_rows_and_columns_that_read_padding_alone(
+    tmp_path: Path, size: tuple[int, int], pads: tuple[int, ...], options: dict[str, float]
+) -> None:
+    """Padding behind the last pixel: outputs that no product adds to, in steps of any shape."""
+    g = Graph(1, 4, 5, 4)
+    path = g.save(tmp_path / "n.onnx", g.conv("x", (4, 4, *size), pads=pads))
+    for target in ("cortex-m4", "cortex-m55"):  # the plan runs beside the network before it is written
+        tvm_cascade.compile(path, target=target, output=tmp_path / target, **options)  # type: ignore[arg-type]

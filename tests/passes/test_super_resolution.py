@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tvm_cascade
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
@@ -17,9 +18,10 @@ from tvm_cascade.emit.placement import place_io
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.passes.lower_quantized import lowered
+from tvm_cascade.passes.lower_quantized import lowered, with_inputs_spread
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.tflite import ModelWriter
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
 
 HEIGHT, WIDTH = 41, 9
@@ -56,7 +58,9 @@ def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, 
 
 def test_windows_of_what_enlarges(tmp_path: Path) -> None:
     (tmp_path / "f.tflite").write_bytes(fsrcnn(HEIGHT, WIDTH, 3))
-    op = extract_graph(lowered(load(tmp_path / "f.tflite"))).graph.ops[-1]
+    spread = with_inputs_spread(load(tmp_path / "f.tflite"))
+    assert spread is not None and with_inputs_spread(spread) is None
+    op = extract_graph(lowered(spread)).graph.ops[-1]
     assert op.windows == op.columns == (Window(4, 1, 1, 2, 3),)  # 9 taps over an input spread apart by 3
     (tmp_path / "e.tflite").write_bytes(espcn(HEIGHT, WIDTH, 2))
     graph = extract_graph(lowered(load(tmp_path / "e.tflite"))).graph
@@ -71,3 +75,34 @@ def test_a_project_of_it_runs_and_is_checked(tmp_path: Path) -> None:
     made = api.compile(path, target="host", output=tmp_path / "out")
     report = api.run(tmp_path / "out", check=path)
     assert report.ok and report.match and made.plan.peak == report.arena_bytes
+
+
+def test_an_overlapping_window_takes_the_kernels_of_convolutions(tmp_path: Path) -> None:
+    """FSRCNN's last layer, nine taps at a stride of three: a convolution for each place in a stride, by default."""
+    path = tmp_path / "f.tflite"
+    path.write_bytes(fsrcnn(HEIGHT, WIDTH, 3))
+    told = tvm_cascade.plan(path, target="cortex-m4").to_dict()
+    assert told["macs"] == told["baseline_macs"] == told["file_macs"]
+    assert told["cycles"] < 12 * told["macs"]
+
+
+def test_a_cap_that_the_fast_form_exceeds_takes_the_small_one(tmp_path: Path) -> None:
+    """Two layers that enlarge: phases lie beside their whole, an input that is spread apart streams through."""
+    pytest.importorskip("ai_edge_litert")
+    rng, w = np.random.default_rng(0), ModelWriter()
+    x = w.activation((1, 16, 16, 16), "int8", 0.05)
+    for side, channels in ((32, 8), (64, 3)):
+        filters = w.constant(rng.integers(-127, 128, (channels, 3, 3, 16 if side == 32 else 8)).astype("int8"), 0.01)
+        y = w.tensor((1, side, side, channels), "int8", 0.3)
+        shape = w.constant(np.array([1, side, side, channels], "int32"))
+        w.operator("TRANSPOSE_CONV", [shape, filters, x], [y], "TransposeConvOptions", padding=0, strideW=2, strideH=2)
+        x = y
+    w.outputs = [x]
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    fast = tvm_cascade.plan(path, target="cortex-m4")
+    small = tvm_cascade.plan(path, target="cortex-m4", sram=fast.peak_bytes - 1)
+    assert small.peak_bytes < fast.peak_bytes and small.to_dict()["cycles"] > 5 * fast.to_dict()["cycles"]
+    for cap in (None, small.peak_bytes):
+        tvm_cascade.compile(path, target="host", output=tmp_path / f"{cap}", sram=cap)
+        assert tvm_cascade.run(tmp_path / f"{cap}", check=path).match

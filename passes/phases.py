@@ -7,12 +7,10 @@ weight, in reverse. No product with an inserted zero is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from tvm_cascade.passes.main_rewriting import Value, shape_of, window_of
 
 
 @dataclass(frozen=True)
@@ -28,24 +26,35 @@ class Phases:
     groups: int
 
     @classmethod
-    def of(cls, call: Value, kernel: np.ndarray) -> Phases | None:
-        """Return the phases of a call in NCHW; None if a phase has no weight, or dilated weights belong to several."""
-        window, groups = window_of(call.attrs, "strides", "padding", "dilation"), int(call.attrs.groups)
-        strides, dilation, size = window["strides"], window["dilation"], kernel.shape[2:]
-        if any(k < s or (d > 1 and s > 1) for k, s, d in zip(size, strides, dilation, strict=True)):
+    def of(
+        cls,
+        kernel: np.ndarray,
+        extents: Sequence[int],
+        outputs: Sequence[int],
+        strides: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> Phases | None:
+        """Return the phases; None if one has no weight, or dilated weights belong to several.
+
+        `extents` and `outputs` are rows and columns of input and output; `padding` begins with top and left.
+        """
+        if any(k < s or (d > 1 and s > 1) for k, s, d in zip(kernel.shape[2:], strides, dilation, strict=True)):
             return None
-        outputs = shape_of(call)[2:]
         counts = [-(-n // s) for n, s in zip(outputs, strides, strict=True)]
-        height, width = shape_of(call.args[0])[2:]
-        return cls(
-            kernel,
-            (height, width),
-            (counts[0], counts[1]),
-            (strides[0], strides[1]),
-            (window["padding"][0], window["padding"][1]),
-            (dilation[0], dilation[1]),
-            groups,
-        )
+        (h, w), (oh, ow), (sy, sx), (dy, dx) = extents, counts, strides, dilation
+        return cls(kernel, (h, w), (oh, ow), (sy, sx), (padding[0], padding[1]), (dy, dx), groups)
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Return the rows and columns of all phases side by side, with those behind the output's end."""
+        return self.counts[0] * self.strides[0], self.counts[1] * self.strides[1]
+
+    @property
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the phases, by row and column within a stride."""
+        return ((j, i) for j in range(self.strides[0]) for i in range(self.strides[1]))
 
     def weights(self, place: Sequence[int]) -> np.ndarray:
         """Return the weights of a phase, [kh, kw, in / groups, out]."""
