@@ -27,7 +27,8 @@ def test_without_torch_one_message_says_what_to_do(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "net.pt2").write_bytes(b"PK")
     with pytest.raises(
-        MissingToolError, match=r"torch is not installed: pip install 'tvm-cascade\[torch\]', or export"
+        MissingToolError,
+        match=r"torch is not installed: pip install 'tvm-cascade\[torch\]', or without CUDA: .*, or export",
     ):
         load(tmp_path / "net.pt2")
 
