@@ -26,7 +26,7 @@ from tvm_cascade.program.quant import NotLowered
 
 def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
     """Lowers the convolution, plus a constant int32 bias or None."""
-    attrs, out = task.attributes, task.output
+    attrs = task.attributes
     kernel, data = as_signed(*kernel_of(task.operator))
     x, groups = task.operator.activation(), attrs["groups"]
     depthwise = attrs["kernel_layout"] == "HWOI" or (groups > 1 and data.shape[2] == 1)
@@ -36,8 +36,27 @@ def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
     source, padding = fold_pad(x, attrs["padding"])
     (sy, sx), (dy, dx) = attrs["strides"], attrs["dilation"]
     scaling = scaling_of(task, x, kernel, data, channel_bias(bias, channels), depthwise)
+    return _convolved(task, x, source, kernel, data, scaling, depthwise, groups, padding, (dy, dx), (sy, sx))
+
+
+def _convolved(
+    task: Task,
+    x: Quantized,
+    source: Value,
+    kernel: Quantized,
+    data: np.ndarray,
+    scaling: ChannelScaling,
+    depthwise: bool,
+    groups: int,
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+) -> Value:
+    """Emit a convolution of `source`, the integers of `x`, with the scaling's output; `data` are the weights, [kh, kw, in,
+    out], or [kh, kw, channel, multiplier] for a depthwise one.
+    """
     kind = "depthwise_conv2d" if depthwise else "conv2d"
-    sums = Sums(kind, x, kernel, scaling, groups, (sy, sx), (dy, dx))
+    sums = Sums(kind, x, kernel, scaling, groups, strides, dilation)
 
     def compute(a: Tensor, *constants: Tensor) -> Tensor:
         return sums.stored(te_pad2d(a, padding, x.zero_point, f"{kind}_pad"), *constants)
@@ -46,15 +65,15 @@ def lower_biased(task: Task, bias: np.ndarray | None) -> Value:
         kind,
         compute,
         [source, data, *scaling.constants],
-        strides=(sy, sx),
+        strides=strides,
         padding=padding,
-        dilation=(dy, dx),
+        dilation=dilation,
         groups=groups,
         accumulator=sums.accumulator,
         input_zero_point=x.zero_point,
         weight_zero_point=kernel.zero_point,
         **weight_type(kernel),
-        **out.described,
+        **scaling.output.described,
         layout="NHWC",
         kernel_layout="HWCM" if depthwise else "HWIO",
     )
@@ -276,25 +295,8 @@ def _lower_phases(task: Task, x: Quantized, kernel: Quantized, scaling: ChannelS
 
     def of_phase(place: tuple[int, int]) -> Value:
         data, padding = phases.weights(place), phases.padding(place)
-        kind = "depthwise_conv2d" if depthwise else "conv2d"
         data = data.reshape(*data.shape[:2], phases.groups, -1) if depthwise else data
-        sums = Sums(kind, x, kernel, part, phases.groups, (1, 1), phases.dilation)
-        return task.emitter.call(
-            kind,
-            lambda a, *constants: sums.stored(te_pad2d(a, padding, x.zero_point, f"{kind}_pad"), *constants),
-            [x.source, data, *scaling.constants],
-            strides=(1, 1),
-            padding=padding,
-            dilation=phases.dilation,
-            groups=phases.groups,
-            accumulator=sums.accumulator,
-            input_zero_point=x.zero_point,
-            weight_zero_point=kernel.zero_point,
-            **weight_type(kernel),
-            **part.output.described,
-            layout="NHWC",
-            kernel_layout="HWCM" if depthwise else "HWIO",
-        )
+        return _convolved(task, x, x.source, kernel, data, part, depthwise, phases.groups, padding, phases.dilation)
 
     def beside(parts: list[Value], shape: list[int]) -> Value:
         joined = (
