@@ -1,7 +1,7 @@
-"""In-place transpose from NCHW to NHWC, with scratch for a row of most planes, or for a part if planes have one row.
+"""In-place transpose from NCHW to NHWC, with scratch for a row of most planes, or for a sixteenth if planes are signals.
 
 Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The
-cycles of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through
+cycles of this permutation of C * H rows are known at compile time; a table in flash lists their rows, each cycle behind
 a spare row. Then the C rows of each image row lie together, and are interleaved through scratch; of few planes, the
 last row moves within the image, always to where everything is read already.
 `schedules.forms.transpose_back_in_place` is the inverse.
@@ -92,8 +92,8 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
     if not turned or not all(isinstance(i, tirx.Var) or extent == 1 for i, extent in indices):
         return None
     count, height, width = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3])
-    if height == 1:
-        height, width = _folded(width)
+    if height == 1 or width == 1:
+        height, width = _folded(height * width, ITEM_BYTES[dtype_of(outputs[0])])
     return None if min(count, height, width) == 1 else Planes(count, height, width, dtype_of(outputs[0]))
 
 
@@ -108,37 +108,35 @@ def _unit_bytes(planes: Planes, core: KernelTarget | None) -> int:
     return unit if planes.width * item % unit == 0 else item
 
 
-def _folded(width: int) -> tuple[int, int]:
-    """Return number and width of the rows into which a single-row plane, as of a signal, is divided.
+def _folded(length: int, item: int) -> tuple[int, int]:
+    """Return number and width of the rows into which a plane of a single row or column, as of a signal, is divided.
 
-    Return (1, width) if nothing divides the width. The longest rows of at most a quarter of the width need the fewest
-    moves; scratch is then a quarter of the tensor.
+    Return (1, length) if nothing divides the length. Scratch is the share of the tensor that a row has of the plane: a
+    sixteenth at most, in rows of whole words; a quarter where these would be many more than sixteen.
     """
-    shorter = (n for n in range(width // 4, 1, -1) if width % n == 0)
-    row = next(shorter, width)
-    return width // row, row
+    divisors = [n for n in range(2, length // 4 + 1) if length % n == 0]
+    words = [n for n in divisors if n * item % 4 == 0 and length // 32 <= n <= length // 16]
+    row = max(words or divisors, default=length)
+    return length // row, row
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:
-    """List the moves of rows, in order: unsigned [moves, 2] of (to, from). Row `planes * height` is the spare row.
+    """List rows, in order; each takes what the next one holds. Row `planes * height` is the spare row.
 
     The moves permute `planes` planes with `height` rows into `height` groups with `planes` rows.
     """
     spare = planes * height
-    moves: list[tuple[int, int]] = []
+    rows = [spare]
     done = [False] * spare
     for start in range(spare):
-        place, source = start, start % planes * height + start // planes
-        if done[start] or source == start:
-            continue
-        moves.append((spare, start))
-        while source != start:
-            moves.append((place, source))
+        place = start
+        while not done[place] and place % planes * height + place // planes != place:
             done[place] = True
-            place, source = source, source % planes * height + source // planes
-        moves.append((place, spare))
-        done[place] = True
-    return np.array(moves, np.uint16 if spare < 1 << 16 else np.uint32)
+            rows.append(place)
+            place = place % planes * height + place // planes
+        if rows[-1] != spare:
+            rows.append(spare)
+    return np.array(rows, np.min_scalar_type(spare))
 
 
 class InPlacePasses:
@@ -153,7 +151,7 @@ class InPlacePasses:
         names = (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", planes.dtype))
         self.handles = [pointer_var(n, d) for n, d in names]
         table, scratch, out = self.handles
-        self.to_from = self.k.view(table, str(moves.dtype), "rows")
+        self.rows = self.k.view(table, str(moves.dtype), "rows")
         self.image = self.k.view(out, planes.dtype, "image")
         self.spare = self.k.view(scratch, planes.dtype, "spare")
 
@@ -173,11 +171,11 @@ class InPlacePasses:
                     k.evaluate(call(f"copy{self.unit}", tirx.address_of(to[at]), tirx.address_of(source[origin])))
 
     def move_rows(self) -> None:
-        """Permute whole rows by the table of moves (`row_moves`)."""
+        """Permute whole rows by the table of rows (`row_moves`)."""
         k, width, last = self.k, self.planes.width, self.planes.count * self.planes.height
-        with k.loop(len(self.moves), "m") as m:
-            to = k.let(self.to_from[m * 2].astype("int32"), "to")
-            source = k.let(self.to_from[m * 2 + 1].astype("int32"), "source")
+        with k.loop(len(self.moves) - 1, "m") as m:
+            to = k.let(self.rows[m].astype("int32"), "to")
+            source = k.let(self.rows[m + 1].astype("int32"), "source")
             with k.when(tirx.EQ(to, i32(last))):
                 self._copy(self.spare, i32(0), self.image, source * width, width)
             with k.when(tirx.EQ(source, i32(last))):

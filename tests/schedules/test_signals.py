@@ -71,9 +71,9 @@ def test_signals_are_exact(target: str, options: dict, emulator: None, tmp_path:
     assert api.run(tmp_path / "p", board=made.board).equals_host
 
 
-@pytest.mark.parametrize("samples,rows", [(96, 4), (98, 7), (30, 5), (97, None), (2, None)])
+@pytest.mark.parametrize("samples,rows", [(128, 16), (200, 25), (96, 24), (98, 7), (30, 5), (97, None), (2, None)])
 def test_a_signal_turns_in_parts(samples: int, rows: int | None) -> None:
-    """The longest rows that divide a signal and take a fourth of it at most; none where only itself and one do."""
+    """A sixteenth in whole words, else the longest rows that take a fourth of it at most; none where nothing divides it."""
     net = Net("int8", seed=1)
     x = net.input((1, 3, 1, samples), "x")
     y = Value(net._emit(relax.op.permute_dims(x.expr, [0, 2, 3, 1])), (1, 1, samples, 3), x.scale, x.zero_point)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def prepared() -> pipeline.Prepared:
 @pytest.mark.parametrize(("planes", "height"), [(3, 5), (2, 2), (4, 4), (16, 7), (3, 224)])
 def test_moves_of_rows(planes: int, height: int) -> None:
     rows = np.arange(planes * height + 1)
-    for to, source in row_moves(planes, height).tolist():
+    for to, source in pairwise(row_moves(planes, height).tolist()):
         rows[to] = rows[source]
     expected = np.arange(planes * height).reshape(planes, height).T.ravel()
     np.testing.assert_array_equal(rows[:-1], expected)

@@ -18,6 +18,7 @@ from tvm_cascade.importers.interface import has_interface
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.layout.one_column import to_one_column
+from tvm_cascade.passes.layout.sunk_views import with_sunk_views
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized, name_of, shape_of
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
@@ -52,16 +53,19 @@ def planned_in_kernel_layout(
 
 
 def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
-    """Return `mod` with the float network `main` in the kernels' layout; `mod` itself if `main` is quantized or
-    unreadable.
+    """Return `mod` with the network `main` in the kernels' layout; `mod` itself if `main` is unreadable, or has nothing
+    to change. Quantized networks have their layout when they are read, but for views of maps (`sunk_views`).
 
     `by_pixel` is passed to `to_channels_last`.
     """
     main = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
-    if main is None or why_not_read(main) is not None or is_quantized(mod):
+    if main is None or why_not_read(main) is not None:
         return mod
+    if is_quantized(mod):
+        return with_sunk_views(mod)
     made = fold_batch_norms(mod)
-    return to_channels_last(made, by_pixel) if any(_reads_planes(b.value) for b in bindings_of(main)) else made
+    planes = any(_reads_planes(b.value) for b in bindings_of(main))
+    return with_sunk_views(to_channels_last(made, by_pixel) if planes else made)
 
 
 def _reads_planes(call: Any) -> bool:

@@ -1,0 +1,116 @@
+"""Views of maps behind elementwise operators: where they go, that values stay, and what a plan gains by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade.importers.kernel_layout import in_kernel_layout
+from tvm_cascade.passes.layout.sunk_views import with_sunk_views
+from tvm_cascade.passes.lower_quantized import lowered
+from tvm_cascade.passes.main_rewriting import bindings_of, name_of, shape_of
+from tvm_cascade.testing.quick_build import virtual_machine
+
+MAP, SIGNAL = (1, 1, 20, 4), (1, 20, 4)
+
+
+def network(build: Any, dtype: str = "float32") -> Any:
+    """Return a module whose `main` is `build(builder, x, y)` of a map and a signal."""
+    bb = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in (("x", MAP), ("y", SIGNAL)))
+    with bb.function("main", [x, y]):
+        with bb.dataflow():
+            value = bb.emit_output(build(bb, x, y))
+        bb.emit_func_output(value)
+    return bb.finalize()
+
+
+def shapes(mod: Any, *kinds: str) -> list[tuple[int, ...]]:
+    return [shape_of(b.var) for b in bindings_of(mod["main"]) if name_of(b.value) in kinds]
+
+
+def same(mod: Any, other: Any, dtype: str = "float32") -> bool:
+    rng = np.random.default_rng(2)
+    data = [tvm.runtime.tensor((rng.standard_normal(s) * 40).astype(dtype)) for s in (MAP, SIGNAL)]
+    want, got = (virtual_machine(m)["main"](*data).numpy() for m in (mod, other))
+    return want.shape == got.shape and bool(np.array_equal(want, got))
+
+
+def viewed(bb: Any, x: Any, shape: tuple[int, ...] = SIGNAL) -> Any:
+    return bb.emit(relax.op.reshape(x, shape))
+
+
+def gated(bb: Any, x: Any, y: Any) -> Any:
+    a = bb.emit(relax.op.tanh(viewed(bb, x)))
+    b = bb.emit(relax.op.multiply(a, bb.emit(relax.op.sigmoid(viewed(bb, bb.emit(relax.op.nn.relu(x)))))))
+    c = bb.emit(relax.op.add(b, y))  # a signal that never was a map
+    d = bb.emit(relax.op.add(c, relax.const(np.arange(4, dtype="float32"))))
+    return bb.emit(relax.op.abs(bb.emit(relax.op.multiply(d, relax.const(np.float32(0.5))))))
+
+
+def flat(bb: Any, x: Any, _y: Any) -> Any:
+    return bb.emit(relax.op.nn.relu(viewed(bb, viewed(bb, x), (1, 80))))
+
+
+@pytest.mark.parametrize("build", [gated, flat])
+def test_operators_run_on_the_map(build: Any) -> None:
+    mod = network(build)
+    sunk = with_sunk_views(mod)
+    made = shapes(sunk, "tanh", "sigmoid", "multiply", "add", "abs", "nn.relu")
+    assert set(made) == {MAP} and len(made) == len(shapes(mod, "tanh", "sigmoid", "multiply", "add", "abs", "nn.relu"))
+    assert same(mod, sunk) and with_sunk_views(sunk) is sunk
+
+
+def test_a_map_again_is_no_view() -> None:
+    """The view in front of the next convolution ends with the view behind the last."""
+
+    def build(bb: Any, x: Any, _y: Any) -> Any:
+        return bb.emit(relax.op.exp(viewed(bb, bb.emit(relax.op.tanh(viewed(bb, x))), MAP)))
+
+    mod = network(build)
+    sunk = with_sunk_views(mod)
+    assert shapes(sunk, "reshape") == [] and same(mod, sunk)
+
+
+def test_stored_anew_behind_a_flatten() -> None:
+    """Of integers, the whole operator moves; what reads real numbers finds them where they were."""
+
+    def numbers(scale: float, zero: int) -> tuple[Any, Any]:
+        return relax.const(np.float32(scale)), relax.const(np.int8(zero))
+
+    def build(bb: Any, x: Any, _y: Any) -> Any:
+        real = bb.emit(relax.op.dequantize(viewed(bb, x, (1, 80)), *numbers(0.1, -3), axis=0))
+        stored = bb.emit(relax.op.quantize(real, *numbers(0.12, 5), axis=1, out_dtype="int8"))
+        data = np.random.default_rng(3).integers(-9, 9, (80, 5)).astype("int8")
+        weights = bb.emit(relax.op.dequantize(relax.const(data), *numbers(0.1, 0)))
+        again = bb.emit(relax.op.dequantize(stored, *numbers(0.12, 5), axis=1))
+        product = bb.emit(relax.op.matmul(again, weights))
+        return bb.emit(relax.op.quantize(product, *numbers(0.5, 0), out_dtype="int8"))
+
+    mod = network(build, "int8")
+    sunk = in_kernel_layout(mod)
+    assert shapes(sunk, "quantize") == [MAP, (1, 5)]
+    assert same(lowered(mod), lowered(sunk), "int8")
+
+
+def as_rows(bb: Any, x: Any, y: Any) -> Any:
+    return bb.emit(relax.op.multiply(viewed(bb, x, (20, 4)), viewed(bb, y, (20, 4))))
+
+
+def of_other_rows(bb: Any, x: Any, _y: Any) -> Any:
+    return bb.emit(relax.op.add(viewed(bb, x, (10, 8)), relax.const(np.arange(8, dtype="float32"))))
+
+
+def no_view(bb: Any, x: Any, _y: Any) -> Any:
+    return bb.emit(relax.op.tanh(x))
+
+
+@pytest.mark.parametrize(("build", "moves"), [(as_rows, True), (of_other_rows, False), (no_view, False)])
+def test_operands_that_do_not_fit_stay(build: Any, moves: bool) -> None:
+    mod = network(build)
+    sunk = with_sunk_views(mod)
+    assert (sunk is not mod) == moves and same(mod, sunk)
