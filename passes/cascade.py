@@ -18,10 +18,10 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.lower_quantized import SOURCE_ATTR
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, products_of_inputs_spread
 from tvm_cascade.passes.outline_region import functions_called, region_call
 from tvm_cascade.passes.partition_regions import REGION
-from tvm_cascade.passes.plan_network import promised, source_of
+from tvm_cascade.passes.plan_network import is_lowering_of, promised, source_of
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.relax_functions import OF_OTHERS, sequence
@@ -217,10 +217,15 @@ class _Rewriter:
 
 
 def _to_plan(mod: Any, request: PlanRequest) -> Any:
-    """Return the source lowered by `LowerQuantized`, if substitutions promise a smaller arena for it; else `mod`."""
+    """Return the source lowered by `LowerQuantized`, if its plan has more candidates than `mod`: substitutions that promise a
+    smaller arena, or, under a cap, inputs of transposed convolutions spread apart. Return `mod` otherwise.
+    """
     source = source_of(mod)
     try:
         if source is not None and promised(mod, request).steps:
+            return source
+        spreads = request.sram is not None and source is not None and products_of_inputs_spread(source)
+        if spreads and is_lowering_of(source, mod):
             return source
     except Exception as error:  # a network that substitutions cannot read or write is planned as it is
         LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))

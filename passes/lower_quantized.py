@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -159,17 +160,26 @@ def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
 
 
 def with_inputs_spread(mod: Module) -> Module | None:
-    """Return a copy of `mod` with `main` marked by `SPREAD_ATTR`: transposed convolutions take fewer bytes in some networks,
-    and many times the instructions. None if `main` has none, or is marked.
+    """Return a copy of `mod` with `main` marked by `SPREAD_ATTR`; None if `products_of_inputs_spread` are 0."""
+    if not products_of_inputs_spread(mod):
+        return None
+    mod = mod.clone()
+    mod["main"] = mod["main"].with_attr(SPREAD_ATTR, 1)
+    return mod
+
+
+def products_of_inputs_spread(mod: Module) -> int:
+    """Return the products of all transposed convolutions of `main` over inputs spread apart; 0 if `main` is marked, or not
+    quantized.
     """
     main: Any = next((f for v, f in mod.functions_items() if v.name_hint == "main"), None)
     if not isinstance(main, relax.Function) or SPREAD_ATTR in attributes(main) or why_not_read(main) is not None:
-        return None
-    if not any(name_of(b.value) == "relax.nn.conv2d_transpose" for b in bindings_of(main)):
-        return None
-    mod = mod.clone()
-    mod["main"] = main.with_attr(SPREAD_ATTR, 1)
-    return mod
+        return 0
+    calls = [b.value for b in bindings_of(main) if name_of(b.value) == "relax.nn.conv2d_transpose"]
+    if not calls or not holds_quantized(main):
+        return 0
+    sizes = ((prod(shape_of(c)), shape_of(c.args[1]), int(c.attrs.groups)) for c in calls)
+    return sum(outputs * prod(weights) // (weights[1] * groups) for outputs, weights, groups in sizes)
 
 
 def with_rounding_like(mod: Module, library: str) -> Module:

@@ -3,7 +3,8 @@
 substitute      graph substitution, if a model predicts fewer bytes
 lower           quantized operators become integer operators with the arithmetic of TFLite's kernels
 prepare         extract the graph, select kernels, get their scratch bytes
-candidates      float layers apart, concats in place, concats in parts, channel groups: plan each, keep the best
+candidates      float layers apart, concats in place, concats in parts, channel groups, inputs spread apart: plan each,
+                keep the best
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -33,11 +34,12 @@ from tvm_cascade.passes.candidates.channel_groups import channel_groups
 from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
 from tvm_cascade.passes.candidates.float_layers_apart import float_layers_apart
+from tvm_cascade.passes.candidates.inputs_spread import with_spread_inputs
 from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
 from tvm_cascade.passes.candidates.time_along_rows import TimeAlongRows, with_time_along_rows
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.layout.one_column import to_one_column
-from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered, with_inputs_spread
+from tvm_cascade.passes.lower_quantized import SOURCE_ATTR, Source, lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
@@ -156,18 +158,17 @@ def _plan_network(
     options = plan_options(request, kernels.core, addressed, kernels.prices)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels, options: PlanOptions = options) -> PlannedCandidate:
-        integers, prepared = once.prepared(mod, kernels)
-        progress(f"planning {len(prepared.graph.ops)} operators")
-        graph = prepared.graph
-        whole = all(graph.tensors[t].rows == 1 for t in graph.inputs) and not with_inputs_by_rows(graph)[1]
-        asked = replace(options, stream_input=options.stream_input and not whole)  # of no use, and larger
-        try:
-            found = plan_lowered(Network(integers, prepared, asked, kernels))
-        except InfeasibleError:
-            spread = None if is_lowered(mod) else with_inputs_spread(mod)
-            if spread is None:
-                raise
-            return planned(spread, kernels, options)
+        def of_module(mod: IRModule) -> PlannedCandidate:
+            integers, prepared = once.prepared(mod, kernels)
+            progress(f"planning {len(prepared.graph.ops)} operators")
+            graph = prepared.graph
+            whole = all(graph.tensors[t].rows == 1 for t in graph.inputs) and not with_inputs_by_rows(graph)[1]
+            asked = replace(options, stream_input=options.stream_input and not whole)  # of no use, and larger
+            return plan_lowered(Network(integers, prepared, asked, kernels))
+
+        source = source_of(mod) if is_lowered(mod) else mod
+        rule = TimeRule(options, kernels.prices)
+        found = with_spread_inputs(mod, source, lambda: source is mod or is_lowering_of(source, mod), of_module, rule)
         if found.reason:
             progress(found.reason)
         return found
@@ -226,7 +227,7 @@ def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _l
         return unchanged(mod, 0, "B", "integers are lowered already")
     progress("looking for an equivalent network of less memory")
     promise = promised_rewrite(source, request.max_macs, floats=bool(request.rewrite))
-    if source is not mod and promise.steps and not structural_equal(lowered(source), mod.without_attr(SOURCE_ATTR)):
+    if source is not mod and promise.steps and not is_lowering_of(source, mod):
         promise = unchanged(mod, 0, "B", "the network was changed after its integers were lowered")
     if not promise.steps and request.rewrite:
         progress(f"0 substitutions: {promise.reason}")
@@ -298,6 +299,11 @@ def source_of(mod: IRModule) -> IRModule | None:
     """Return a module as it was before `LowerQuantized`; None if it does not have that."""
     source: Source | None = dict(mod.attrs or {}).get(SOURCE_ATTR)
     return None if source is None else source.mod
+
+
+def is_lowering_of(source: IRModule | None, mod: IRModule) -> bool:
+    """Return True if `LowerQuantized` makes `mod` of `source`: nothing has changed `mod` since."""
+    return source is not None and structural_equal(lowered(source), mod.without_attr(SOURCE_ATTR))
 
 
 def is_lowered(mod: IRModule) -> bool:

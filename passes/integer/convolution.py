@@ -8,16 +8,17 @@ in double, `QM(D(sx) D(sw) / D(so))`, for uint8 with the product in float32. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
+from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
-from tvm_cascade.passes.integer.task import Task, as_signed, lowers, weight_type
+from tvm_cascade.passes.integer.task import Elementwise, Task, as_signed, lowers, weight_type
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, relax, te, tirx, topi
 from tvm_cascade.passes.phases import Phases
 from tvm_cascade.program.operator import Operator, Quantized, computed, quantized
@@ -232,10 +233,9 @@ def scaling_of(
 def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     """Lower the transposed convolution, plus a constant int32 bias or None.
 
-    It becomes a convolution for every place within a stride (`passes.phases`). Where these do not serve, or the task
-    says so, it becomes a stride-1 convolution over a dilated input: the padded stage puts `stride - 1` zero-point rows and
-    columns between neighbours. Weights are flipped and dilated at compile time. Multipliers and rounding are the
-    convolution's.
+    It becomes a convolution for every place within a stride (`passes.phases`). If the task says so, it becomes a stride-1
+    convolution over a dilated input: the padded stage puts `stride - 1` zero-point rows and columns between neighbours.
+    Weights are flipped and dilated at compile time. Multipliers and rounding are the convolution's.
     """
     attrs, out, groups = task.attributes, task.output, task.attributes["groups"]
     if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "IOHW"):
@@ -253,8 +253,9 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     strides, padding = attrs["strides"], attrs["padding"]
     top, left = kh - 1 - padding[0], kw - 1 - padding[1]
     extents = out.shape[1] + kh - 1, out.shape[2] + kw - 1
-    phases = None if task.spread else _phases(attrs, data, x.shape, out.shape)
-    if phases is not None:
+    if not task.spread:
+        sizes = x.shape[1:3], out.shape[1:3]
+        phases = Phases.of(data, *sizes, strides, padding, attrs["dilation"], groups, kernel.zero_point)
         return _lower_phases(task, x, kernel, scaling, phases)
     sums = Sums("conv2d_transpose", x, kernel, scaling, groups)
 
@@ -276,16 +277,6 @@ def lower_biased_transpose(task: Task, bias: np.ndarray | None) -> Value:
     )
 
 
-def _phases(attrs: Mapping[str, Any], data: np.ndarray, source: Sequence[int], made: Sequence[int]) -> Phases | None:
-    """Return the phases of a transposed convolution in NHWC if convolutions of the whole input compute them."""
-    phases = Phases.of(
-        data, source[1:3], made[1:3], attrs["strides"], attrs["padding"], attrs["dilation"], attrs["groups"]
-    )
-    if phases is None or phases.outputs != tuple(made[1:3]):
-        return None
-    return phases if all(min(phases.padding(place)) >= 0 for place in phases.places) else None
-
-
 def _lower_phases(task: Task, x: Quantized, kernel: Quantized, scaling: ChannelScaling, phases: Phases) -> Value:
     """Emit a convolution for every place within a stride, and concats and views that put the places side by side."""
     out, (sy, sx), (height, width) = task.output, phases.strides, phases.counts
@@ -294,9 +285,12 @@ def _lower_phases(task: Task, x: Quantized, kernel: Quantized, scaling: ChannelS
     depthwise = phases.groups > 1 and phases.groups == x.shape[3]
 
     def of_phase(place: tuple[int, int]) -> Value:
-        data, padding = phases.weights(place), phases.padding(place)
+        data, sides = phases.weights(place), phases.padding(place)
         data = data.reshape(*data.shape[:2], phases.groups, -1) if depthwise else data
-        return _convolved(task, x, x.source, kernel, data, part, depthwise, phases.groups, padding, phases.dilation)
+        source = _cropped(task.emitter, x.source, [max(-side, 0) for side in sides])
+        top, left, bottom, right = (max(side, 0) for side in sides)
+        padding = (top, left, bottom, right)
+        return _convolved(task, x, source, kernel, data, part, depthwise, phases.groups, padding, phases.dilation)
 
     def beside(parts: list[Value], shape: list[int]) -> Value:
         joined = (
@@ -307,7 +301,20 @@ def _lower_phases(task: Task, x: Quantized, kernel: Quantized, scaling: ChannelS
         return task.emitter.emit(relax.op.reshape(joined, shape))
 
     rows = [beside([of_phase((j, i)) for i in range(sx)], [n, height, 1, width * sx * channels]) for j in range(sy)]
-    return beside(rows, list(out.shape))
+    whole = beside(rows, [n, height * sy, width * sx, channels])
+    behind = height * sy - out.shape[1], width * sx - out.shape[2]
+    return _cropped(task.emitter, whole, (0, 0, *behind))
+
+
+def _cropped(emitter: Emitter, source: Value, sides: Sequence[int]) -> Value:
+    """Return a tensor in NHWC without rows and columns at its top, left, bottom and right."""
+    if not any(sides):
+        return source
+    top, left, bottom, right = sides
+    n, h, w, channels = shape_of(emitter.new(source))
+    shape = (n, h - top - bottom, w - left - right, channels)
+    moved = Elementwise(shape, lambda i, a: a[i[0], i[1] + top, i[2] + left, i[3]], "strided_slice")
+    return emitter.call("strided_slice", moved, [source], begin=(0, top, left, 0), strides=(1, 1, 1, 1))
 
 
 @lowers("conv2d_transpose", results="float32")

@@ -174,9 +174,9 @@ class _ChannelsLast(Moves):
         if transposed and self.by_pixel:
             extents, outputs = (shape_of(v)[2:] for v in (call.args[0], call))
             strides, padding, dilation = window["strides"], window["padding"], window["dilation"]
-            parts = Phases.of(weights, extents, outputs, strides, padding, dilation, int(attrs.groups))
-            if parts is not None:
-                return self._by_phase(call, parts)
+            return self._by_phase(
+                call, Phases.of(weights, extents, outputs, strides, padding, dilation, int(attrs.groups))
+            )
         kernel, layout = (weights, "IOHW") if transposed else (weights.transpose(2, 3, 1, 0), "HWIO")
         if transposed:
             window |= window_of(attrs, "output_padding")

@@ -333,22 +333,31 @@ def test_averages_over_channels_run_row_by_row(tmp_path: Path, made: Callable[[G
 
 
 @pytest.mark.parametrize(
-    "size, strides, pads, extra, groups",
+    "size, strides, pads, extra, groups, dilations",
     [
-        ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
-        ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0), 1),
-        ((3, 3), (2, 2), (0, 0, 0, 0), (0, 0), 2),
-        ((5, 3), (3, 1), (2, 0, 1, 2), (2, 0), 4),
-        ((3, 5), (1, 2), (2, 2, 2, 2), (0, 1), 1),
-        ((2, 3), (1, 3), (0, 2, 1, 0), (0, 0), 1),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1, (1, 1)),
+        ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0), 1, (1, 1)),
+        ((3, 3), (2, 2), (0, 0, 0, 0), (0, 0), 2, (1, 1)),
+        ((5, 3), (3, 1), (2, 0, 1, 2), (2, 0), 4, (1, 1)),
+        ((3, 5), (1, 2), (2, 2, 2, 2), (0, 1), 1, (1, 1)),
+        ((2, 3), (1, 3), (0, 2, 1, 0), (0, 0), 1, (1, 1)),
+        ((1, 2), (2, 3), (0, 0, 0, 0), (1, 2), 2, (1, 1)),
+        ((3, 2), (2, 4), (1, 2, 1, 0), (0, 0), 1, (3, 2)),
+        ((2, 3), (3, 2), (4, 1, 2, 2), (0, 0), 1, (2, 2)),
     ],
 )
-def test_transposed_convolutions_with_overlapping_windows(
-    tmp_path: Path, size: tuple[int, int], strides: object, pads: object, extra: object, groups: int
+def test_transposed_convolutions_take_the_kernels_of_convolutions(
+    tmp_path: Path,
+    size: tuple[int, int],
+    strides: object,
+    pads: object,
+    extra: object,
+    groups: int,
+    dilations: object,
 ) -> None:
-    """A convolution for each place in a stride: no product with an inserted zero, and the kernels of convolutions."""
+    """A convolution for each place in a stride: no product with an inserted zero."""
     g = Graph(1, 4, 5, 6)
-    how = {"strides": strides, "pads": pads, "output_padding": extra, "group": groups}
+    how = {"strides": strides, "pads": pads, "output_padding": extra, "group": groups, "dilations": dilations}
     path = g.save(tmp_path / "n.onnx", g.op("Relu", g.op("ConvTranspose", "x", g.random(4, 8 // groups, *size), **how)))
     assert "conv2d_transpose" not in in_kernel_layout(frontend.load(path))["main"].script()
     x = np.random.default_rng(1).standard_normal((1, 4, 5, 6)).astype("float32")
