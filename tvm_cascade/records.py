@@ -11,7 +11,9 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from tvm_cascade.messages import printable
 
 Record = TypeVar("Record")
 
@@ -41,6 +43,30 @@ def from_json(kind: type[Record], data: Any) -> Record:
     """
     names, types = _fields(kind)
     return kind(**{name: _value(types[name], given) for name, given in zip(names, data, strict=True)})
+
+
+def checked(record: Record) -> Record:
+    """Return `record`; raise `TypeError` for a field whose value is not of its type, also inside of records in it."""
+    names, types = _fields(type(record))
+    for name in names:
+        if not _fits(types[name], getattr(record, name)):
+            raise TypeError(f"{name}: {printable(repr(getattr(record, name)))}")
+    return record
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Return True if `value` is of the annotated type `kind`; booleans are no numbers, integers are floats as well."""
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(one, value) for one in get_args(kind))
+    if is_dataclass(kind):
+        return isinstance(value, cast(type, kind)) and checked(value) is value
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        inner = inner[:1] * len(value) if inner[1:] == (...,) and isinstance(value, tuple) else inner
+        return isinstance(value, tuple) and len(value) == len(inner) and all(map(_fits, inner, value))
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return not isinstance(kind, type) or kind is object or isinstance(value, kind)
 
 
 @cache

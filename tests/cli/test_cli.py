@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 from unittest.mock import Mock
@@ -307,6 +308,36 @@ def test_metadata_that_was_damaged(host: Path, tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"project": 3}', '{"project": {"interface": {}}}'):
         (broken / "metadata.json").write_text(text)
         refused(call("run", broken), 2, "metadata.json")
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("host outputs 0 name", "other"),
+        ("host outputs 0 dtype", "../x"),
+        ("host outputs 0 offset", -1),
+        ("host inputs 0 shape", [1, None]),
+        ("host arena_bytes", 10**6),
+        ("host spare_bytes", []),
+        ("plan cost cycles", "x"),
+        ("project interface outputs 0 name", "other"),
+        ("project interface arena_bytes", "x"),
+        ("project interface inputs 0 stream_axis", []),
+        ("project sources", ["missing.c"]),
+    ],
+)
+def test_metadata_edited_by_hand(project: tuple[Path, dict], tmp_path: Path, at: str, value: object) -> None:
+    shutil.copytree(project[0], tmp_path / "p")
+    metadata = json.loads((tmp_path / "p" / "metadata.json").read_text())
+    *path, last = (int(key) if key.isdigit() else key for key in at.split())
+    reduce(lambda record, key: record[key], path, metadata)[last] = value
+    (tmp_path / "p" / "metadata.json").write_text(json.dumps(metadata))
+    refused(
+        call("export", tmp_path / "p", "--as", "zephyr", "-o", tmp_path / "z"),
+        1 if value == 10**6 else 2,
+        "compile again",
+    )
+    assert not (tmp_path / "z").exists()
 
 
 def test_compiling_twice_gives_the_same_bytes(project: tuple[Path, dict], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime")
 import onnx
 from onnx import helper
 
+from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.testing.onnx_nodes import runtime_outputs
 from tvm_cascade.testing.reference import Compiled
@@ -52,3 +53,9 @@ def test_quantizers_are_read_where_onnx_runtime_has_none(tmp_path: Path) -> None
     path = _saved(tmp_path / "n.onnx", nodes, {"s": np.array(scale), "z": np.array(zero)})
     stored = np.clip(np.rint(_X / scale) + zero, -128, 127)
     np.testing.assert_allclose(Compiled(load(path))(_X)[0], (stored - zero) * scale, rtol=1e-6)
+
+
+def test_an_operator_that_draws_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Not by that of RandomUniformLike, which ONNX's body of Bernoulli has."""
+    with pytest.raises(UnsupportedOperatorError, match="unsupported operator Bernoulli"):
+        load(_saved(tmp_path / "drawn.onnx", [helper.make_node("Bernoulli", ["x"], ["y"])], {}))

@@ -45,6 +45,8 @@ def export_folder(
 
     Raises
     ------
+    LoadError
+        A file of the compiled folder is missing, or its metadata is damaged.
     UsageError
         `kind` is unknown, or `out` exists and is not empty; kernels are compiled for cores that the kind does not serve;
         the network lies in several memories, which the kind does not place; the name of `out` is none that the kind allows;
@@ -55,6 +57,9 @@ def export_folder(
     if kind not in KINDS:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(KINDS)}")
     image = read_image(folder)
+    for name in (name for network in image.networks for name in network.files):
+        if not (folder / name).is_file():
+            raise LoadError(folder / name, "is missing; compile again")
     # named after its network, or after its folder where there are several
     writer = package_kind(kind)
     hearing = None if front_end is None else read_hearing(front_end, writer.microphone)

@@ -22,7 +22,7 @@ from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.emit.network import PlacedState
 from tvm_cascade.emit.placement import placed_states
-from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.errors import LoadError, UsageError, ValidationError
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
 from tvm_cascade.schedules.tir.quick_build import register_pipeline
@@ -66,7 +66,7 @@ class HostProgram:
     def load(cls, folder: Path, data: Mapping[str, object], file: bytes | None = None) -> HostProgram:
         """Read the files written by `save`, and take a flash image saved in a network's file of weights from `file`.
 
-        Raises `UsageError` if files are missing.
+        Raises `UsageError` if files are missing, and `LoadError` if `data` is damaged.
         """
         try:
             llvm = (folder / "program.ll").read_text()
@@ -74,17 +74,23 @@ class HostProgram:
             flash = file if file is not None and shared else (folder / "flash.bin").read_bytes()
         except OSError as error:
             raise UsageError(f"{folder}: no host program here ({error.strerror}); compile again") from None
-        sides = {}
-        for side in ("inputs", "outputs"):
-            rows = data[side]
-            assert isinstance(rows, list)
-            sides[side] = tuple(_from_dict(row) for row in rows)
-        arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
-        given: Any = data.get("memories", ())
-        memories = tuple((int(start), int(size)) for start, size in given)
-        kept: Any = data.get("states", ())
-        states = tuple(PlacedState.from_dict(one) for one in kept)
-        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"], memories, states)
+        try:
+            return cls(llvm, flash, **_fields(data))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LoadError(folder, f"does not match its metadata.json ({error}); compile again") from None
+
+
+def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Read all fields of a `HostProgram` but its files. Raises `ValueError` if something lies outside of the arena."""
+    arena, spare = int(data["arena_bytes"]), int(data["spare_bytes"])
+    sides = {side: tuple(_from_dict(one) for one in data[side]) for side in ("inputs", "outputs")}
+    memories = tuple((int(start), int(size)) for start, size in data.get("memories", ()))
+    states = tuple(PlacedState.from_dict(one) for one in data.get("states", ()))
+    placed = [spec for spec in (*sides["inputs"], *(s.spec for s in states)) if spec.offset is not None]
+    spans = [(s.offset, s.bytes) for s in (*placed, *sides["outputs"])]
+    if any(start is None or min(start, size) < 0 or start + size > arena for start, size in (*spans, *memories)):
+        raise ValueError(f"something lies outside of its {arena} bytes")
+    return {"arena_bytes": arena, "spare_bytes": spare, **sides, "memories": memories, "states": states}
 
 
 _STREAMED = -1  # "offset" of a streamed input in metadata.json
@@ -282,7 +288,12 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
     memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
     context = np.concatenate(rows) if rows else np.zeros(1, np.int8)
     status = tvm.runtime.tensor(np.zeros(1, np.int32))
-    function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), status, counter)
+    try:
+        function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), status, counter)
+    except ValueError:  # TVM's check of the arguments' shapes
+        raise ValidationError(
+            "the program for this machine has other memory than its metadata.json; compile again"
+        ) from None
     after = memory.numpy()
     if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
         raise ValidationError("the host run wrote outside of its arena")

@@ -242,17 +242,26 @@ def host_records(image: Image) -> dict[str, HostRecord]:
     try:
         if image.several:
             found = data[_SEVERAL_KEY].get("hosts", {})
-            return {
-                name: HostRecord(place / name, one["host"], int(one["macs"]), read_cost(one.get("cost")))
-                for name, one in found.items()
-            }
+            networks = {network.name: network for network in image.networks}
+            return {name: _host_record(networks[name], place / name, one["host"], one) for name, one in found.items()}
         if not {"host", "plan"} <= data.keys() or not place.is_dir():
             return {}
-        plan = data["plan"]
-        return {image.name: HostRecord(place, data["host"], int(plan["macs"]), read_cost(plan.get("cost")))}
+        return {image.name: _host_record(image.networks[0], place, data["host"], data["plan"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         path = image.folder / METADATA
         raise LoadError(path, f"is not the metadata of a compiled network ({error}); compile again") from None
+
+
+def _host_record(network: Network, folder: Path, host: Mapping[str, Any], plan: Mapping[str, Any]) -> HostRecord:
+    """Read a host program's record; raise `ValueError` unless the program's inputs and outputs are the network's."""
+    for side, specs in (("inputs", network.inputs), ("outputs", network.outputs)):
+        if [_face(one) for one in host[side]] != [(spec.name, spec.dtype, spec.shape) for spec in specs]:
+            raise ValueError(f"the host program of {network.name} has other {side} than the network")
+    return HostRecord(folder, host, int(plan["macs"]), read_cost(plan.get("cost")))
+
+
+def _face(tensor: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    return tensor["name"], tensor["dtype"], tuple(tensor["shape"])
 
 
 def _network(record: Mapping[str, Any]) -> Network:

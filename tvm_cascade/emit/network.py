@@ -19,6 +19,7 @@ import numpy as np
 from tvm_cascade.errors import UsageError
 from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.machine import Ram
+from tvm_cascade.records import checked
 from tvm_cascade.tensor_spec import WHOLE, Cut, Domain, TensorSpec
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
@@ -171,7 +172,7 @@ class Interface:
         given["kept"] = tuple(data.get("kept", (0, 0)))
         given["fixed"] = tuple(FixedInput.from_dict(one) for one in data.get("fixed", ()))
         given["weights"] = StoredWeights(**data["weights"]) if data.get("weights") else None
-        return cls(**{**data, **sides, **given})
+        return checked(cls(**{**data, **sides, **given}))
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
         """Convert the inputs for an inference to the bytes read by the firmware: whole inputs in order, then rows in

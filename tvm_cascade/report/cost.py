@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_cascade.records import checked
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -35,7 +37,7 @@ def milliseconds(cycles: float, clock: int) -> float:
 
 def read_cost(record: Mapping[str, Any] | None) -> Cost | None:
     """Read the cost in a folder's metadata; None in a folder from an older version."""
-    return None if record is None else Cost(**record)
+    return None if record is None else checked(Cost(**record))
 
 
 def total(costs: Sequence[Cost | None]) -> Cost | None:

@@ -22,6 +22,7 @@ _ROUNDS = 4  # bodies whose operators have bodies
 _DOMAIN = "tvm_cascade.function"
 _OWN = ("", "ai.onnx")  # ONNX's own domain
 _OF_OTHERS = ("Attention",)  # operators that the importer reads as those of com.microsoft
+_RANDOM = "RandomUniformLike"  # in bodies of operators that draw numbers, which are refused under their own names
 
 
 # attributes that split inputs of rank 3, whose bodies compute shapes that are never known where they are left out
@@ -99,6 +100,8 @@ def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
     if not made:
         return None
     body = onnx.FunctionProto.FromString(made)
+    if any(inner.op_type == _RANDOM for inner in body.node):
+        return None
     defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
     required = [name for name in body.attribute if name not in defaults]
     body.attribute_proto.extend(defaults[name] for name in body.attribute if name in defaults)
