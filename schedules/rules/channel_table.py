@@ -2,8 +2,8 @@
 
 A table has one of three layouts. `[...]` is a word; a channel has a bias for every set of valid window taps.
 
-- compact: `[f]`, then by channel `[m][256 bias + e - 1]...`. The addend of the short form is `f << (e - 1)` with
-  `f = 2 zo + 1`, that of the form that rounds once has `f = 1`. Biases have 24 bits;
+- compact: `[f]`, then by channel `[m][256 bias + e - 1]...`. The addend of the short and the narrow form is
+  `f << (e - 1)` with `f = 2 zo + 1`, that of the form that rounds once has `f = 1`. Biases have 24 bits;
 - shared: `[m][r][e]` of all channels, then by channel `[bias]...`, where all channels are requantized alike;
 - full: by channel `[m][r][e][bias]...`, for everything else.
 
@@ -48,7 +48,7 @@ class ChannelTable:
         if may_share and len(table) >= _SHARING and bool((table == table[0]).all()):
             self.layout, self._fixed, head, own = Layout.SHARED, 0, table[0], biases.T
         elif compact and _fits(q, shifts, biases):
-            self.layout, self._fixed, head = Layout.COMPACT, 1, np.array([2 * q.zero_point + 1 if q.short else 1])
+            self.layout, self._fixed, head = Layout.COMPACT, 1, np.array([1 if q.once else 2 * q.zero_point + 1])
             packed = biases.T.astype(np.int64) * (1 << _SHIFT_BITS) + (shifts[:, None] - 1)
             own = np.concatenate([table[:, :1], packed], axis=1)
         else:
@@ -75,7 +75,7 @@ class ChannelTable:
         m = k.let(self._table[entry], "m")
         if compact:
             shift = k.let(self._table[entry + 1], "e")
-            addend = k.let(call("lsl", self._factor, shift), "r") if q.short or q.once else i32(0)
+            addend = k.let(call("lsl", self._factor, shift), "r") if _to_the_right(q) else i32(0)
         else:
             addend, shift = k.let(self._table[entry + 1], "r"), k.let(self._table[entry + 2], "e")
         return [emit_requantize(k, q, total, m, addend, shift, in_word=compact) for total in sums]
@@ -89,4 +89,9 @@ def _fits(q: Requantize, shifts: np.ndarray, biases: np.ndarray) -> bool:
 
 def _right_shifts(q: Requantize) -> np.ndarray:
     """Return the shifts to the right of a layer's channels."""
-    return q.table[:, 2] if q.short or q.once else -q.table[:, 2]
+    return q.table[:, 2] if _to_the_right(q) else -q.table[:, 2]
+
+
+def _to_the_right(q: Requantize) -> bool:
+    """Test whether a table has shifts to the right and addends; that of the general form has neither."""
+    return q.short or q.once or q.narrow

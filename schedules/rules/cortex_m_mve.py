@@ -167,7 +167,7 @@ class _Dot(_LaneOutputs):
         return tirx.reinterpret("int8x16", words)
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        if not self.conv.requantize.short:
+        if not self.conv.requantize.in_lanes:
             self._singly(acc, x, channel, pixels, size)
             return
         lanes = [i32(i) for i in range(LANES)]
@@ -300,8 +300,8 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Vari
     """
     if conv.depthwise:
         return depthwise_variants(conv)
-    short, once = conv.requantize.short, conv.requantize.once
-    if conv.outputs // conv.groups % LANES or not (short or once):
+    in_lanes, once = conv.requantize.in_lanes, conv.requantize.once
+    if conv.outputs // conv.groups % LANES or not (in_lanes or once):
         return []
 
     def listed(name: str, form: type[_LaneOutputs], blockings: tuple[Blocking, ...]) -> list[Variant]:
@@ -310,7 +310,7 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Vari
 
     if packs_weights and of_four_bits(conv, 16):
         return listed("nibbles", _NibbleDot, (DOT, *_OTHER_DOTS))
-    outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if short else []
+    outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if in_lanes else []
     if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
         return outers
     return listed("dot", _Dot, (DOT, *_OTHER_DOTS)) + (outers[:1] if conv.weights.shape[2] == 8 else [])

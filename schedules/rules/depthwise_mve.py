@@ -21,10 +21,10 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     """List a depthwise convolution's variants by pixels per block, the default first.
 
-    They need a multiple of eight channels, multiplier 1, the short requantization, products of 16 bits, and no parts
+    They need a multiple of eight channels, multiplier 1, requantization in lanes, products of 16 bits, and no parts
     requantized by a table.
     """
-    lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.short
+    lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.in_lanes
     if not lanes or tables_of(conv) or not _fits_halfword(conv, conv.weights):
         return []
     return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(conv, p).build()) for p in (2, 1, 3, 4)]

@@ -166,7 +166,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
 
 
 def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
-    """Build the kernel for the product of two activations, with the short requantization."""
+    """Build the kernel for the product of two activations, with the short or the narrow requantization."""
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
     row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
     m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
@@ -175,24 +175,25 @@ def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
         product = row.k.let((x - zero) * (y - other), "p")
         return emit_requantize(row.k, q, product, m, addend, shift)
 
-    return row.run(element, "mul", q.sign, q.even, q.lo, q.hi)
+    return row.run(element, "mul", q.sign, q.even, q.narrow, q.lo, q.hi)
 
 
-def requantize_of(op: Binary) -> Requantize:
-    """Plan the requantization of a mul's products, or of an add's or sub's sums."""
+def requantize_of(op: Binary, doubled: int = 0) -> Requantize:
+    """Plan the requantization of a mul's products, or of an add's or sub's sums; of sums times `2^doubled`."""
     if op.kind == "mul":
         reach, ratio = op.reach(0) * op.reach(1), op.ratios[0]
     else:
-        reach, ratio = (op.reach(0) + op.reach(1)) << op.head_room, op.ratios[2]
+        (m, s), reach = op.ratios[2], (op.reach(0) + op.reach(1)) << op.head_room + doubled
+        ratio = m, s - doubled
     m, s, low, high = (np.array([v]) for v in (*ratio, -reach, reach))
     return plan_requantize(m, s, low, high, op.zero_out, op.clamp, op.even)
 
 
 def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
-    """Build the kernel for the sum or difference of two activations, one with ratio 1/2, with the short form of
-    requantization.
+    """Build the kernel for the sum or difference of two activations, one with ratio 1/2, with the short or the narrow form
+    of requantization.
 
-    The sum is computed doubled, which saves the doubling before `smmlar`.
+    The sum is computed doubled, which saves the doubling before `smmlar`; the narrow form is planned for doubled sums.
     """
     shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales
     signs = (1, -1 if op.kind == "sub" else 1)
@@ -215,13 +216,15 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
         else:
             doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
         acc = row.k.let(doubled, "acc")
+        if q.narrow:
+            return emit_requantize(row.k, q, acc, m, addend, shift)
         high = row.k.let(call("smmla" if q.even else "smmlar", acc, m, addend), "h")
         if q.sign:
             high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
         return clamp_value(row.k, q, tirx.shift_right(high, shift))
 
     factors = shifted, signs[shifted], signs[other] if plain else None, op.head_room
-    return row.run(element, "sum", *factors, q.sign, q.even, q.lo, q.hi)
+    return row.run(element, "sum", *factors, q.sign, q.even, q.narrow, q.lo, q.hi)
 
 
 def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
@@ -230,6 +233,10 @@ def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
     if table is not None:
         return [Variant("elements", partial(table_kernel, spec, table))]
     q = None if op is None else requantize_of(op)
-    if op is None or q is None or not q.short or (op.kind != "mul" and HALF not in op.ratios[:2]):
+    if op is None or q is None or (op.kind != "mul" and HALF not in op.ratios[:2]):
+        return []
+    if q.narrow and op.kind != "mul":
+        q = requantize_of(op, doubled=1)
+    if not q.in_lanes:
         return []
     return [Variant("elements", partial(mul_kernel if op.kind == "mul" else sum_kernel, op, q))]

@@ -164,8 +164,9 @@ def lane_requantize(op: Binary) -> Requantize | None:
     (m, s), (low, high), ends = op.ratios[0 if op.kind == "mul" else 2], op.clamp, _accumulators(op)
     if not -30 <= s < 0 or m < 0 or max(abs(v) for v in ends) > INT32[1]:
         return None
-    if op.even and not elementwise.requantize_of(op).short:
-        return None
+    planned = elementwise.requantize_of(op)
+    if op.even and not planned.short:
+        return planned if planned.narrow else None
     least, most = reference(np.array(ends), np.array(m), np.array(s), op.zero_out, INT32, op.even)  # it is monotone
     low, high = low if least < low else INT32[0], high if most > high else INT32[1]
     sign = op.zero_out > op.clamp[0] and not op.even

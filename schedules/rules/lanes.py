@@ -1,7 +1,8 @@
 """MVE vectors of four int32 lanes in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
 
 `vqrdmulh` is SRDHM (`schedules.rules.requantize`). `vrshl` by -e is RDivPOT except for negative h, from which one is
-subtracted first: h + (h >> 31). After `vqdmulh`, which rounds down, `vrshl` rounds once, half up (`Requantize.even`).
+subtracted first: h + (h >> 31). After `vqdmulh`, which rounds down, `vrshl` rounds once, half up (`Requantize.even`); from
+products that may lie halfway, one is subtracted first where the number below is even (`Requantize.narrow`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,17 @@ def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False, even:
 
 def rounded_lanes(value: Value, shift: Value) -> Value:
     """Shift `value` right by `-shift` bits, rounded half up."""
-    return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
+    return _shifted_lanes(value, shift, rounded=True)
+
+
+def _shifted_lanes(value: Value, shift: Value, rounded: bool) -> Value:
+    return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, int(rounded), 0)
+
+
+def _even_lanes(k: KernelBuilder, product: Value, shift: Value) -> Value:
+    """Shift a vector right by `-shift` bits, rounded half to even."""
+    odd = tirx.bitwise_and(_shifted_lanes(product, shift, rounded=False), splat(1))
+    return rounded_lanes(k.let(product + odd - splat(1), "h", "int32x4"), shift)
 
 
 def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
@@ -81,7 +92,10 @@ def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shif
     `zero` is the output's zero point, loaded from memory so that layers of equal shape share a kernel; None if always
     0. Limits in `q` that no int32 exceeds are left out.
     """
-    value = rounded_lanes(high_lanes(k, acc, m, q.sign, q.even), shift)
+    if q.narrow:
+        value = _even_lanes(k, k.let(acc * m, "p", "int32x4"), shift)
+    else:
+        value = rounded_lanes(high_lanes(k, acc, m, q.sign, q.even), shift)
     value = k.let(value if zero is None else value + splat(zero), "q", "int32x4")
     value = value if q.hi >= _LARGEST else tirx.min(value, splat(q.hi))
     return value if q.lo <= -_LARGEST - 1 else tirx.max(value, splat(q.lo))

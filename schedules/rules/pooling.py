@@ -89,7 +89,7 @@ def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
 
 
 def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
-    """Read an average rescaled by a multiplier, over windows without padding; None without a short requantization."""
+    """Read an average rescaled by a multiplier, over windows without padding; None for the general requantization."""
     given, dtype = spec.attributes, spec.inputs[0].dtype
     if given.multiplier is None or given.shift is None:
         return None
@@ -98,7 +98,7 @@ def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Po
     low, high = (taps * (v - zero_in) << head_room for v in (int(info.min), int(info.max)))
     m, s = np.array([given.multiplier]), np.array([given.shift])
     q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp, given.rounding == ONCE)
-    return Pool("average", window, dtype, clamp, zero_in, q, head_room) if q.short else None
+    return Pool("average", window, dtype, clamp, zero_in, q, head_room) if q.in_lanes else None
 
 
 class Pooling(ABC):

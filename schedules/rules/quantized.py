@@ -62,7 +62,7 @@ class QuantizedConv:
         The general requantization keeps the zero point.
         """
         q = self.requantize
-        requantize = replace(q, table=blank(q.table), reason="", zero_point=0 if q.short else q.zero_point)
+        requantize = replace(q, table=blank(q.table), reason="", zero_point=0 if q.in_lanes else q.zero_point)
         return replace(
             self, weights=blank(self.weights), bias=blank(self.bias), requantize=requantize, input_zero_point=0
         )
@@ -204,4 +204,6 @@ def _requantized(layer: _Layer) -> tuple[np.ndarray, np.ndarray, Requantize]:
         bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
         m, s = np.where(constant, 1 << 30 | layer.even, m), np.where(constant, -1, s)
         bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[layer.dtype])
+        if layer.even and not plan_requantize(m, s, *bounds, zero_out, (lo, hi), True).short:
+            m = np.where(constant, 1 << 30, m)  # others lie halfway: 4 (v - zo) is exact in the narrow form
     return weights, bias, plan_requantize(m, s, *bounds, zero_out, (lo, hi), layer.even)

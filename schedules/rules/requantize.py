@@ -20,7 +20,12 @@ because y is monotone in acc and acc = 0 gives zo: the term is left out.
 All other layers use the general form in 64 bits.
 
 Operators on real numbers (`ONCE`) round once, half to even. If no accumulator lies halfway (`may_tie`) that is `h = 2
-acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct.
+acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct. Accumulators that lie
+halfway have multipliers of few bits, as scales that are powers of two make them: m = n 2^z. With k = 31 - s - z
+
+    p = acc * n,    y = clamp((p + 2^(k-1) - 1 + (zo << k) + (p >> k & 1)) >> k)
+
+is exact in 32 bits if p and the numbers added to it stay below 2^31 (the narrow form).
 """
 
 from __future__ import annotations
@@ -54,9 +59,15 @@ class Requantize:
     reason: str = ""  # why it is not the short form
     once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
     even: bool = False  # rounds once, half to even; in the short form no accumulator lies halfway
+    narrow: bool = False  # rounds once, half to even, in 32 bits; `table` is then n, 2^(k-1) + (zo << k), k
     wide: bool = (
         False  # rounds once, by multipliers m of 53 bits; `table` is then m >> 25, the rest of m, e (`WIDE_LOW`)
     )
+
+    @property
+    def in_lanes(self) -> bool:
+        """Return True if vectors of int32 compute it (`schedules.rules.lanes`)."""
+        return self.short or self.narrow
 
     @property
     def full_range(self) -> bool:
@@ -72,16 +83,18 @@ def plan_requantize(
     clamp: tuple[int, int],
     even: bool = False,
 ) -> Requantize:
-    """Plan the short form if it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general
-    form.
+    """Plan the short form if it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the narrow
+    form, else the general form.
 
-    With `even` both round once, half to even.
+    With `even` all round once, half to even; the narrow form knows no other rounding.
     """
     m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
     lo, hi = clamp
-    reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
-    if even and not reason and may_tie(m, s, np.maximum(np.abs(acc_lo), np.abs(acc_hi))):
+    reason, largest = _refusal(m, s, acc_lo, acc_hi, zero_point), np.maximum(np.abs(acc_lo), np.abs(acc_hi))
+    if even and not reason and may_tie(m, s, largest):
         reason = "an accumulator may lie halfway"
+    if even and reason and (narrow := _narrow_table(m, s, largest, zero_point)) is not None:
+        return Requantize(narrow, False, False, zero_point, lo, hi, reason, even=True, narrow=True)
     if reason:
         table = np.stack([m, np.zeros_like(m), s], axis=1).astype(np.int32)
         return Requantize(table, False, True, zero_point, lo, hi, reason, even=even)
@@ -89,6 +102,18 @@ def plan_requantize(
     addend = (np.int64(1) << (e - 1)) + (zero_point * (np.int64(1) << e))
     table = np.stack([m, addend, e], axis=1).astype(np.int32)
     return Requantize(table, True, zero_point > lo and not even, zero_point, lo, hi, even=even)
+
+
+def _narrow_table(m: np.ndarray, s: np.ndarray, largest: np.ndarray, zero_point: int) -> np.ndarray | None:
+    """Return the table of the narrow form; None if a sum may exceed 31 bits."""
+    factor = np.where(m == 0, np.int64(1) << 30, m & -m)
+    n, k = m // factor, 31 - s - np.log2(factor).astype(np.int64)
+    if (m < 0).any() or (k < 1).any() or (k > 30).any() or (n * largest >= _LIMIT).any():
+        return None
+    addend = (np.int64(1) << (k - 1)) + zero_point * (np.int64(1) << k)
+    if (n * largest + np.abs(addend) + 1 >= _LIMIT).any():
+        return None
+    return np.stack([n, addend, k], axis=1).astype(np.int32)
 
 
 def may_tie(m: np.ndarray, s: np.ndarray, most: np.ndarray) -> bool:
@@ -175,6 +200,8 @@ def emit_requantize(
         return _wide(b, q, acc, m, addend, shift)
     if q.once:
         return _once(b, q, acc, m, addend, shift, in_word)
+    if q.narrow:
+        return _narrow(b, q, acc, m, addend, shift, in_word)
     if not q.short:
         if in_word:
             shift = b.let(-1 - tirx.bitwise_and(shift, i32(31)), "s")
@@ -194,6 +221,16 @@ def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift:
     if in_word:
         return clamp_value(b, q, tirx.shift_right(call("asr", high + addend, shift), i32(1)) + q.zero_point)
     return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
+
+
+def _narrow(b: Builder, q: Requantize, acc: Value, n: Value, addend: Value, shift: Value, in_word: bool) -> Value:
+    """Emit `(acc n + addend - 1 + (acc n >> shift & 1)) >> shift` in 32 bits."""
+    product, below = b.let(acc * n, "p"), b.let(addend - 1, "below")
+    if in_word:
+        odd = tirx.bitwise_and(tirx.shift_right(call("asr", product, shift), i32(1)), i32(1))
+        return clamp_value(b, q, call("asr", b.let(product + below + odd, "h"), shift), halved=True)
+    odd = tirx.bitwise_and(tirx.shift_right(product, shift), i32(1))
+    return clamp_value(b, q, tirx.shift_right(product + below + odd, shift))
 
 
 def _wide(b: Builder, q: Requantize, acc: Value, m: Value, low: Value, shift: Value) -> Value:
