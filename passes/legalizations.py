@@ -14,6 +14,7 @@ import tvm
 from tvm import topi
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.casts import cast
 from tvm_cascade.passes.integer.expressions import constant_of, shape_of
 from tvm_cascade.passes.max_pools import max_pool
 from tvm_cascade.passes.scan import scanned
@@ -423,3 +424,8 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     **dict.fromkeys(("relax.image.resize2d", "relax.image.resize3d"), _resized),
     "relax.image.grid_sample": _sampled,
 }
+
+
+def legalizations(saturating_casts: bool = False) -> Mapping[str, Legalization]:
+    """Return the legalizations, with the casts of `passes.casts`."""
+    return {**LEGALIZATIONS, "relax.astype": partial(cast, saturated=saturating_casts)}

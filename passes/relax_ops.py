@@ -13,9 +13,10 @@ import tvm
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.call_names import with_file_names
+from tvm_cascade.passes.casts import saturates
 from tvm_cascade.passes.fold import Folder
 from tvm_cascade.passes.keep_stored import inlined, is_stored
-from tvm_cascade.passes.legalizations import LEGALIZATIONS
+from tvm_cascade.passes.legalizations import legalizations
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames
@@ -78,7 +79,7 @@ def legalize(mod: Any) -> Any:
     passes = [
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DecomposeOpsForInference(),
-        relax.transform.LegalizeOps(LEGALIZATIONS),
+        relax.transform.LegalizeOps(legalizations(saturates(mod))),
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(mod.clone())

@@ -72,16 +72,35 @@ def test_integers_to_a_power(tmp_path: Path) -> None:
     equal_planned(tmp_path, of_two("POW", "int32", np.array([[3, 77, 0, 30]])), given[:1])
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
 def test_floats_beyond_an_integer_type_become_its_ends(tmp_path: Path, dtype: str) -> None:
-    """Compilers leave them open: a vector of negative floats became 0, and what was left of them 255."""
-    x = np.array([-2.5, 300, -0.5, 255.5, 127.6, -129, 1e3, -1e3, 7e4, -7e4, 3e9, -3.7], "float32")
+    """Compilers and cores leave them open: x86 gave the least integer, Cortex-M4 0 for NaN."""
+    x = np.array(
+        [-2.5, 300, -0.5, 255.5, 127.6, -129, 7e4, -7e4, 3e9, -3e9, 2.0**31, -(2.0**31), 1e19, -1e19], "float32"
+    )
+    x = np.concatenate([x, np.array([np.inf, -np.inf, np.nan, -3.7, 2.0**31 - 128], "float32")])
     w = ModelWriter()
     given, made = w.activation(x.shape, "float32"), w.tensor(x.shape, dtype)
     types = {"inDataType": ELEMENT_TYPES["float32"], "outDataType": ELEMENT_TYPES[dtype]}
     w.operator("CAST", [given], [made], "CastOptions", **types)
     (ours,) = equal_planned(tmp_path, w, [x])
-    assert ours.tolist() == np.clip(np.trunc(x), np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype).tolist()
+    info = np.iinfo(dtype)
+    truncated = [info.max if np.isnan(v) else int(max(min(v, 2.0**70), -(2.0**70))) for v in x]
+    assert ours.tolist() == [max(min(v, info.max), info.min) for v in truncated]
+
+
+def test_casts_behind_stored_integers_saturate(tmp_path: Path) -> None:
+    """What marks a network of TFLite outlives the passes on its quantized part."""
+    w = ModelWriter()
+    x = w.activation((1, 4, 4, 2), "int8", 0.1)
+    stored = w.convolution(x, 3, 3, 1, np.random.default_rng(0))
+    real, large = w.tensor((1, 4, 4, 3), "float32"), w.tensor((1, 4, 4, 3), "float32")
+    w.operator("DEQUANTIZE", [stored], [real], "DequantizeOptions")
+    w.operator("MUL", [real, w.constant(np.array([1e10], "float32"))], [large], "MulOptions")
+    types = {"inDataType": ELEMENT_TYPES["float32"], "outDataType": ELEMENT_TYPES["int32"]}
+    w.operator("CAST", [large], [w.tensor((1, 4, 4, 3), "int32")], "CastOptions", **types)
+    *_, ours = equal_planned(tmp_path, w, [np.arange(-16, 16, dtype="int8").reshape(1, 4, 4, 2)], exact=True)
+    assert {2**31 - 1, -(2**31)} <= {*ours.flatten().tolist()}
 
 
 @pytest.mark.parametrize(

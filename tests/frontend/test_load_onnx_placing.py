@@ -84,6 +84,24 @@ def test_casts_of_floats_to_integers_truncate(tmp_path: Path, kind: str) -> None
     equal_runtime(path, {"x": (2, 9)}, tmp_path / "p")
 
 
+@pytest.mark.parametrize("target", ["host", "cortex-m4"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
+def test_casts_beyond_the_range_are_alike_on_every_target(tmp_path: Path, dtype: str, target: str) -> None:
+    """They are open in ONNX; ONNX Runtime and torch give these on x86."""
+    x = np.array([3e9, -3e9, 2.0**31, 1e19, -1e19, np.inf, -np.inf, np.nan, -1.5, 300.2], "float32")
+    wide = "int64" if dtype == "int64" else "int32"
+    least = np.iinfo(wide).min
+    whole = np.array([int(v) if abs(v) < -least else least for v in x.astype("float64")], wide)
+    check_network(
+        tmp_path,
+        [make.make_node("Cast", ["x"], ["y"], to=getattr(kinds, dtype.upper()))],
+        {"x": x},
+        ["y"],
+        target=target,
+        wanted=[whole.astype(dtype)],
+    )
+
+
 @pytest.mark.parametrize(
     ("box", "shape"),
     [

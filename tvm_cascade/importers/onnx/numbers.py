@@ -153,22 +153,19 @@ def of_floats(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | 
     return None
 
 
-_NARROW = {6: "int32", 3: "int8", 5: "int16", 2: "uint8", 4: "uint16"}  # codes of ONNX
+_INTEGERS = {7: "int64", 6: "int32", 3: "int8", 5: "int16", 2: "uint8", 4: "uint16"}  # codes of ONNX
 _OF_FLOATS = ("float16", "float32", "float64")
 
 
 def cast_to_integers(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Cast floats to integers up to 32 bits by truncation, like C; ONNX leaves out-of-range values open.
+    """Cast floats to integers by truncation, beyond the range as `passes.casts`.
 
-    A cast from stored 8-bit integers to floats is not folded.
-
-    TVM's importer goes through 64-bit integers, without kernels.
+    A cast from stored 8-bit integers to floats is not folded. TVM's importer goes through 64-bit integers, without kernels.
     """
-    wide = _NARROW.get(int(attrs["to"]))
+    to = _INTEGERS.get(int(attrs["to"]))
     dtype = str(getattr(getattr(inputs[0], "ty", None), "dtype", ""))
     if dtype in ("int8", "uint8") and int(attrs["to"]) == TensorProto.FLOAT and constant_of(inputs[0]) is not None:
         return relax.op.astype(inputs[0], "float32")  # which may stay small in flash: `passes.stored_constants`
-    if wide is None or dtype not in _OF_FLOATS or constant_of(inputs[0]) is not None:
+    if to is None or dtype not in _OF_FLOATS or constant_of(inputs[0]) is not None:
         return None
-    whole = relax.op.astype(inputs[0], "int32")
-    return whole if wide == "int32" else relax.op.astype(_bb.normalize(whole), wide)
+    return relax.op.astype(inputs[0], to)

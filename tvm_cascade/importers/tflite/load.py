@@ -24,6 +24,7 @@ from tvm_cascade.importers.tflite.kept import Variables
 from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
 from tvm_cascade.importers.tflite.states import file_states, with_state_ends
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.casts import with_saturating_casts
 from tvm_cascade.passes.folded_pads import with_folded_pads
 from tvm_cascade.passes.last_steps import with_last_steps
 from tvm_cascade.passes.lower_quantized import with_rounding_like
@@ -75,7 +76,7 @@ def load_tflite(
         found = _with_computed_outputs(path, model, mod, spec)
         sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
         read = attach(mod, replace(found, states=variables.declared(sizes), like=like))
-        read = with_small_floats(with_rounding_like(read, like), model.small_floats)
+        read = with_small_floats(with_rounding_like(with_saturating_casts(read), like), model.small_floats)
         return with_small_weights(read) if model.small_constants else read
     except CascadeError:
         raise

@@ -31,15 +31,9 @@ def _arg(net: Network, op: Operator) -> Value:
 
 @converts("CAST")
 def _cast(net: Network, op: Operator) -> Value:
-    """Cast to the output's type, like TFLite: attributes are ignored, and wrong in some files.
-
-    Floats beyond the range of 8 or 16 bits become its ends: C and LLVM do not define their casts.
-    """
+    """Cast to the output's type, like TFLite: attributes are ignored, and wrong in some files."""
     source, made = net.get_input_tensors(op)[0], net.get_output_tensors(op)[0]
-    x, dtype = net.get_tensor_expr(source), np.dtype(net.get_tensor_type_str(made.tensor.Type()))
-    if dtype.kind in "iu" and dtype.itemsize < 4 and net.get_tensor_type_str(source.tensor.Type()).startswith("float"):
-        x = net.bb.emit(relax.op.clip(x, np.iinfo(dtype).min, np.iinfo(dtype).max))
-    return relax.op.astype(x, str(dtype))
+    return relax.op.astype(net.get_tensor_expr(source), net.get_tensor_type_str(made.tensor.Type()))
 
 
 @converts("GATHER")

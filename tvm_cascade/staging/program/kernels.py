@@ -22,8 +22,9 @@ from tvm import relax, tirx
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.passes.casts import saturates
 from tvm_cascade.passes.integer.expressions import constant
-from tvm_cascade.passes.legalizations import LEGALIZATIONS
+from tvm_cascade.passes.legalizations import legalizations
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions, is_call_tir
 from tvm_cascade.staging.kernels.cpu_compute import (
@@ -99,7 +100,7 @@ def build_kernels(
         if isinstance(func, PrimFunc):
             mod[name] = _with_long_shapes(func)
     passes = [
-        relax.transform.LegalizeOps(LEGALIZATIONS),
+        relax.transform.LegalizeOps(legalizations(saturates(net.mod))),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
