@@ -74,10 +74,11 @@ def _found(case: Case) -> Outcome:
 
 
 def _tried(case: Case, folder: Path) -> Outcome:
-    refused, by_compile = "", ""
+    refused = ""
     ways: list[tuple[str, _Way]] = [(COMPILE, on_host), (PIPELINE, in_pipeline)]
     for k, (path, values, inputs) in enumerate(_forms(case, folder)):
         shapes = {v.name: a.shape for v, a in zip(values, inputs, strict=True) if _is_open(v)}
+        by_compile = ""  # of this form
         for road, way in ways if int(case.rank(), 16) % 2 else reversed(ways):
             try:
                 with SearchMonitor(_SEARCH, clock=time.process_time):
