@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import tvm_cascade
-from tvm_cascade.errors import InfeasibleError, LoadError
+from tvm_cascade.errors import InfeasibleError, LoadError, MissingToolError
 from tvm_cascade.testing.tflite import ModelWriter
 
 parser = argparse.ArgumentParser(description="Take weights out of the flash of an image.")
@@ -63,7 +63,8 @@ weights = plan.need.constants
 # Too little
 # ----------
 # ``--flash`` caps code, weights and tables of the linked image, as the flash of a chip does. The refusal lists what saves bytes,
-# and what that costs.
+# and what that costs. (Where weights are mostly small, as trained ones are, the cap codes them first. Random ones have nothing to
+# save.)
 cap = weights - 1000
 try:
     tvm_cascade.plan(model, target="cortex-m4", flash=cap)
@@ -83,13 +84,13 @@ try:
     made = tvm_cascade.compile(
         model, target="cortex-m4", flash=cap, weights="file", name="detector", output=out / "detector"
     )
-except tvm_cascade.errors.MissingToolError as error:
+except MissingToolError as error:
     raise SystemExit(f"the rest needs a cross compiler: {error}") from None
 print(made.to_text())
 assert made.flash_bytes is not None and made.flash_bytes <= cap
 try:
     done = tvm_cascade.run(out / "detector", check=model)
-except tvm_cascade.errors.MissingToolError as error:
+except MissingToolError as error:
     raise SystemExit(f"the rest needs an emulator: {error}") from None
 print(done.to_text())
 assert done.match

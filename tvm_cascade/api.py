@@ -411,6 +411,23 @@ def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, lim
 
 
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
+    """Plan a request and return the plan with the whole frontier; with coded weights where `--flash` needs them."""
+    from tvm_cascade.boards.machines import with_core
+    from tvm_cascade.compilation import within_flash
+    from tvm_cascade.emit.flash_cap import FlashExceededError
+    from tvm_cascade.passes.coded_weights import coded_layers
+
+    try:
+        return _plan_model(model, request, progress)
+    except FlashExceededError as error:
+        found = error
+    target = get_core(with_core(request)[0].target)
+    loaded, core = pipeline.load(model, request.load), kernel_target(target.name, target.backend)
+    layers = coded_layers(pipeline.prepare(loaded.mod, core))
+    return within_flash(request, layers, found, lambda coded: _plan_model(model, coded, progress), progress)
+
+
+def _plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
     """Plan a request and return the plan with the whole frontier."""
     from tvm_cascade.boards.machines import on_board, with_core
     from tvm_cascade.boards.room import room_of, rooms_by_core
@@ -423,7 +440,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     if request.plan.flash is not None and not get_core(request.target).family.links:
         raise UsageError(f"--flash caps the flash of an image, and none is linked for {request.target}: leave it out")
     core, counts = (
-        kernel_target(request.target, get_core(request.target).backend),
+        kernel_target(request.target, get_core(request.target).backend, code_price=request.kernels.code_weights),
         with_shipped(request.kernels.database),
     )
     loaded, kernels = pipeline.load(model, request.load, progress), KernelSource(core, counts)
@@ -899,6 +916,8 @@ def plan(
         Bytes of weights at most that are copied into RAM: by the first run; layer by layer, while the layer before computes.
     flash_wait : float, optional
         Cycles for a byte read from flash, beside the arithmetic. None: the machine's, or none.
+    code_weights : float
+        Instructions at most that a byte of flash may cost which coded weights save; 0 codes none, and `flash` finds it.
     weights : str
         Where they are stored: "linked" into the image, in a "section" of their own, in a "file" that the program binds by
         pointer, or in that file and read layer by layer into two buffers in RAM ("stream").

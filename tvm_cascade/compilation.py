@@ -10,10 +10,10 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm.ir import IRModule
 from tvm.ir.transform import PassContext
@@ -22,7 +22,7 @@ from tvm_cascade import pipeline
 from tvm_cascade.boards.board import Board, load_board
 from tvm_cascade.boards.room import room_of
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
-from tvm_cascade.cores import Core, get_core, kernel_target
+from tvm_cascade.cores import Core, KernelTarget, get_core, kernel_target
 from tvm_cascade.emit import firmware
 from tvm_cascade.emit.audit import AUDITS, require_audited
 from tvm_cascade.emit.firmware import Emitted
@@ -34,6 +34,7 @@ from tvm_cascade.emit.write_image import BuildOptions
 from tvm_cascade.errors import CascadeError, InfeasibleError, MissingToolError, NotOptimizedError, UsageError
 from tvm_cascade.messages import short_name
 from tvm_cascade.passes.candidates.candidate import KernelSource
+from tvm_cascade.passes.coded_weights import CodedLayer, coded_layers, coding_that_saves
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
@@ -118,6 +119,7 @@ def _decoded(value: bytes) -> _Kept:
 
 
 Progress = Callable[[str], None]
+_ALL = 1e9  # instructions for a byte, for which the weights of all layers are coded
 _TRIES = 4  # plans at most, each with what was needed beside the one before
 
 
@@ -228,13 +230,17 @@ def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, pro
     counter = None
     if asked.tune:
         counter = counter_of(build.target, require_counter(build.board), build.backend, progress)
-    core = kernel_target(request.target, build.backend, build.optimise)
+    core = _core(request, build)
     kernels = KernelSource(core, counts, counter, _tuner(asked, loaded.name, progress))
     try:
         return plan_or_suggest(loaded, request.plan, kernels, progress)
     finally:
         if asked.tune and asked.database is not None:
             counts.difference(shipped()).save(asked.database)
+
+
+def _core(request: Request, build: BuildOptions) -> KernelTarget:
+    return kernel_target(request.target, build.backend, build.optimise, request.kernels.code_weights)
 
 
 def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[PreparedGraph], PreparedGraph] | None:
@@ -258,21 +264,76 @@ def project(
 ) -> tuple[Compiled, firmware.Written]:
     """Compile `model` and write its project, under the caps on RAM and flash, if any.
 
-    Code that exceeds the flash is made again for few bytes. Raises `InfeasibleError` if the image cannot obey the caps.
+    What exceeds the flash is made again: with code of few bytes, then with more and more layers of coded weights. Raises
+    `InfeasibleError` if the image cannot obey the caps.
     """
     try:
         return _project(model, folder, request, build, progress)
     except FlashExceededError as error:
-        if build.optimise == "size" or error.constants > error.available:
-            raise _with_remedies(error, model, request, build) from None
         usual, how = error, build.optimise
-    progress(f"the image needs {usual.needed} bytes of flash, {usual.available} available; making its code small")
-    request = replace(request, emit=replace(request.emit, optimise="size"))
+    tried, least = "", usual
+    small, request = replace(build, optimise="size"), replace(request, emit=replace(request.emit, optimise="size"))
+    if how != "size" and usual.constants <= usual.available:
+        progress(f"the image needs {usual.needed} bytes of flash, {usual.available} available; making its code small")
+        try:
+            return _project(model, folder, request, small, progress)
+        except FlashExceededError as error:
+            least, tried = error, f"that is with --optimise size, {usual.needed} with {how}"
     try:
-        return _project(model, folder, request, replace(build, optimise="size"), progress)
+        return _coded(model, folder, request, small, progress, least)
     except FlashExceededError as error:
-        tried = error.after(f"that is with --optimise size, {usual.needed} with {how}")
-        raise _with_remedies(tried, model, request, replace(build, optimise="size")) from None
+        if error is not least:
+            tried = f"that is with coded weights, {least.needed} without"
+            request = replace(request, kernels=replace(request.kernels, code_weights=_ALL))
+        told = error.after(tried) if tried else error
+        raise _with_remedies(told, model, request, small) from None
+
+
+def _coded(
+    model: pipeline.Model,
+    folder: Path,
+    request: Request,
+    build: BuildOptions,
+    progress: Progress,
+    found: FlashExceededError,
+) -> tuple[Compiled, firmware.Written]:
+    """Compile and write a project with as many layers coded as the cap on flash needs; `found` is the error without."""
+
+    def attempt(coded: Request) -> tuple[Compiled, firmware.Written]:
+        return _project(model, folder, coded, build, progress)
+
+    prepared = pipeline.prepare(pipeline.load(model, request.load).mod, _core(request, build))
+    return within_flash(request, coded_layers(prepared), found, attempt, progress)
+
+
+Made = TypeVar("Made")
+
+
+def within_flash(
+    request: Request,
+    layers: Sequence[CodedLayer],
+    found: FlashExceededError,
+    attempt: Callable[[Request], Made],
+    progress: Progress,
+) -> Made:
+    """Return `attempt(request)` with the weights of as many layers coded as the cap on flash needs, those first in which a byte
+    costs the fewest instructions.
+
+    `found` is the error without coded weights, raised again if there is nothing to code, or no RAM for what is decoded.
+    Raises the error with all layers coded if they do not suffice.
+    """
+    missing, price = found.needed - found.available, request.kernels.code_weights
+    while layers and price < layers[-1].price:
+        coding = coding_that_saves(layers, missing)
+        price = coding.price
+        progress(f"the image needs {found.needed} bytes of flash, {found.available} available; {coding}")
+        try:
+            return attempt(replace(request, kernels=replace(request.kernels, code_weights=price)))
+        except FlashExceededError as error:
+            missing, found = max(missing, coding.saved) + error.needed - error.available, error
+        except InfeasibleError:
+            break
+    raise found
 
 
 def _with_remedies(
@@ -280,7 +341,7 @@ def _with_remedies(
 ) -> FlashExceededError:
     """Return the error with the bytes that options save, and what these cost."""
     counts = with_shipped(request.kernels.database, must_exist=not request.kernels.tune)
-    core = kernel_target(request.target, build.backend, build.optimise)
+    core = _core(request, build)
     loaded = pipeline.load(model, request.load)
     return error.with_remedies(pipeline.remedies_for_flash(loaded, request.plan.within_ram(), core, counts))
 
@@ -380,7 +441,7 @@ def write_project(
     board.
     """
     written: list[firmware.Written] = []
-    options = plan_options(request.plan, kernel_target(request.target, build.backend, build.optimise))
+    options = plan_options(request.plan, _core(request, build))
 
     def keep(old: Path, new: Path) -> None:
         require_free(old)  # checked again: the first check was minutes ago

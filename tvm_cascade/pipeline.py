@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from tvm_cascade.frontend import attach, has_interface, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
+from tvm_cascade.passes.coded_weights import coded_layers, rounded_up
 from tvm_cascade.passes.executed_plan import NotExecutedError, check_executed
 from tvm_cascade.passes.extract_graph import Analyses, extract_graph, extract_order_graph, extract_work
 from tvm_cascade.passes.float_remains import products_of
@@ -375,29 +377,56 @@ def _flash_bytes(planned: Planned) -> tuple[int, int]:
 
 OPTIMISATIONS = ("balanced", "size", "speed")
 _POINTS_OPS = 200  # operators at most of a network that is planned again for a frontier of flash
+_LITTLE = 0.15  # share of instructions that coded weights add in the cheaper of the plans with such
 
 
 def flash_points(
     loaded: Loaded, request: PlanRequest, core: KernelTarget, database: Database | None, known: Planned | None = None
 ) -> tuple[FlashPoint, ...]:
-    """Plan a network with every `--optimise` and return its flash and estimated cost; skip plans that do not fit.
+    """Plan a network with every `--optimise`, and with coded weights; return its flash and estimated cost. Skip plans that do
+    not fit.
 
     `known` is the plan for `core`. A network of more than `_POINTS_OPS` operators is not planned again. If a limit
     (`search_monitor`) strikes, return those found so far.
     """
     found: list[FlashPoint] = []
+
+    def add(asked: KernelTarget) -> Planned | None:
+        own = known if asked == core else None
+        if own is None and known is not None and len(known.plan.graph.ops) > _POINTS_OPS:
+            return None
+        with suppress(InfeasibleError):
+            planned = own or plan(loaded, request, KernelSource(asked, database))
+            work = planned.prepared.estimator()(planned.plan)
+            if work is not None:
+                counted = round(sum(w.instructions for w in work)), round(sum(w.cycles for w in work))
+                peak = planned.plan.peak
+                found.append(FlashPoint(asked.optimise, asked.code_price, *_flash_bytes(planned), peak, *counted))
+                return planned
+        return None
+
     with suppress(SearchStopped):
+        small = None
         for optimise in OPTIMISATIONS:
-            with suppress(InfeasibleError):
-                own = known if optimise == core.optimise else None
-                if own is None and known is not None and len(known.plan.graph.ops) > _POINTS_OPS:
-                    continue
-                planned = own or plan(loaded, request, KernelSource(replace(core, optimise=optimise), database))
-                work = planned.prepared.estimator()(planned.plan)
-                if work is not None:
-                    counted = round(sum(w.instructions for w in work)), round(sum(w.cycles for w in work))
-                    found.append(FlashPoint(optimise, *_flash_bytes(planned), planned.plan.peak, *counted))
+            planned = add(replace(core, optimise=optimise, code_price=0.0))
+            small = planned if optimise == "size" else small
+        if core.code_price:
+            add(core)
+        if small is not None:
+            least = min(point.instructions for point in found)
+            for price in sorted(_code_prices(small.prepared, round(least * _LITTLE)) - {core.code_price}):
+                add(replace(core, optimise="size", code_price=price))
     return tuple(found)
+
+
+def _code_prices(prepared: PreparedGraph, instructions: int) -> set[float]:
+    """Return the prices of a byte at which coded weights are worth a plan: that of the layers which add so many
+    instructions together, and that of all layers.
+    """
+    layers = coded_layers(prepared)
+    sums = accumulate(layer.instructions for layer in layers)
+    cheap = [layer.price for layer, total in zip(layers, sums, strict=True) if total <= instructions]
+    return {rounded_up(price) for price in (*cheap[-1:], *(layer.price for layer in layers[-1:]))}
 
 
 def remedies_for_flash(
@@ -405,7 +434,7 @@ def remedies_for_flash(
 ) -> tuple[FlashRemedy, ...]:
     """List what takes bytes out of the flash of a network, and what that costs; empty if no plan is known."""
     points = flash_points(loaded, replace(request, weights="linked"), core, database)
-    chosen = next((point for point in points if point.optimise == core.optimise), None)
+    chosen = next((p for p in points if (p.optimise, p.code_weights) == (core.optimise, core.code_price)), None)
     if chosen is None or request.weights in ("file", "stream"):
         return ()
     ram = None

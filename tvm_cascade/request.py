@@ -172,6 +172,8 @@ class KernelRequest(Asked):
     tune: Annotated[bool, checks.flag] = False  # count kernels of unknown shapes in the emulator
     metaschedule: OptionalPath = None  # folder of records, for the host
     trials: Annotated[int, checks.whole(0)] = 32  # candidates that MetaSchedule measures for a kernel without records
+    code_weights: Annotated[float, checks.number(float, 0.0, 1e9, "instructions")] = 0.0  # that a byte of weights may
+    # cost which a code saves; 0: no weights are coded
 
 
 _hertz = checks.number(float, 0.0, 1e6, "Hz", above=True)
@@ -357,7 +359,7 @@ class AllocateRequest(Asked):
 
 
 _PLANNING = (LoadRequest, PlanRequest, TimeRequest)
-PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "database")
+PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "code_weights", "database")
 COMPILE_OPTIONS: tuple[str, ...] = tuple(
     f.name for part in (*_PLANNING, KernelRequest, EmitRequest) for f in fields(part)
 )
@@ -424,6 +426,7 @@ class PlanningKeywords(TypedDict, total=False):
     hop: int | None
     axis: str | int
     hop_state: int | str | None
+    code_weights: float
     database: PathOrText | None
 
 

@@ -41,6 +41,12 @@ TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { int32_t r; __asm("lsl %0, %1, %
 TC_INLINE int32_t tc_asr(int32_t a, int32_t b) { return a >> (b & 31); }
 TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { return (int32_t)((uint32_t)a << (b & 31)); }
 #endif
+/* a number that is seldom another one than zero */
+#if defined(__GNUC__)
+TC_INLINE int32_t tc_rare(int32_t a) { return (int32_t)__builtin_expect(a, 0); }
+#else
+TC_INLINE int32_t tc_rare(int32_t a) { return a; }
+#endif
 /* the upper four bits of every byte, and the lower four in their place */
 TC_INLINE int32_t tc_upper_nibbles(int32_t a) { return (int32_t)((uint32_t)a & 0xf0f0f0f0u); }
 TC_INLINE int32_t tc_lower_nibbles(int32_t a) { return (int32_t)(((uint32_t)a << 4) & 0xf0f0f0f0u); }

@@ -26,7 +26,7 @@ class AccumulatingSteps(KernelForm):
     way = Way.ACCUMULATING
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        made = accumulating(site)
+        made = "its weights are decoded once a row" if site.decodes else accumulating(site)
         return made if isinstance(made, str) else replace(known, accumulator_bytes=made.accumulator_bytes)
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:

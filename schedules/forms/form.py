@@ -24,6 +24,7 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.storage import CODED
 
 
 class Way(Enum):
@@ -55,6 +56,11 @@ class Site:
     def scheduled(self) -> bool:
         """Return True if `row` comes from a performance schedule, not from the generic schedule."""
         return self.core is not None and self.row.scheduled
+
+    @property
+    def decodes(self) -> bool:
+        """Return True if `row` decodes its weights in every call."""
+        return self.row.storage.name == CODED
 
     @property
     def tensors(self) -> list[Tensor]:

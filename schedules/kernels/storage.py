@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.schedules.tir import PrimFunc
 
+CODED = "a prefix code"  # name of weights that kernels decode (`schedules.rules.coded`)
 NAME, SAVED = "cascade_storage", "cascade_saved_bytes"  # attributes of a PrimFunc
 
 

@@ -12,7 +12,7 @@ parts are gathered in scratch, or each part has a part kernel that adds to the s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.storage import Storage
+from tvm_cascade.schedules.kernels.storage import CODED, Storage
 from tvm_cascade.schedules.rules import geometry, parts
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
+from tvm_cascade.schedules.rules.coded import Decoder, encoded
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -47,11 +48,13 @@ class Blocking:
     unroll: int = 4  # the loop over a kernel row is fully unrolled up to this many steps
     step: int = 4  # most steps in one iteration where it is not
     rows: bool = False  # whether the loop over kernel rows is unrolled, with a test at rows that may be padding
+    coded: bool = False  # whether weights are decoded, a block of channels at a time (`schedules.rules.coded`)
 
     @property
     def name(self) -> str:
-        """Return `PIXELSxCHANNELS uUNROLL sSTEP[ rows]`, which identifies the blocking in databases of counts."""
-        return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{' rows' if self.rows else ''}"
+        """Return `PIXELSxCHANNELS uUNROLL sSTEP[ rows][ coded]`, which identifies the blocking in databases of counts."""
+        more = f"{' rows' if self.rows else ''}{' coded' if self.coded else ''}"
+        return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{more}"
 
 
 class ConvRow(ABC):
@@ -80,13 +83,19 @@ class ConvRow(ABC):
         weights = [t.pack_weights() for t in self.part_kernels]
         for part, before in zip(self.part_kernels[1:], accumulate(w.size for w in weights), strict=False):
             part.offset = before
-        constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *parts.tables_of(conv))
-        scratch = parts.gathered_bytes(conv, blocking.pixels)
+        packed = np.concatenate(weights) if summed else weights[0]
+        constants = (encoded(packed) if blocking.coded else packed, self.pack_table(), *parts.tables_of(conv))
+        gathered = parts.gathered_bytes(conv, blocking.pixels)
+        scratch = self._span_channels * self.taps * packed.itemsize if blocking.coded else gathered
         self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.out_dtype], scratch, self.g.rows_by_table)
-        self.gather = Gather(k, conv, blocking.pixels) if scratch else None
+        self.gather = Gather(k, conv, blocking.pixels) if gathered else None
+        self.decoder = Decoder(k, k.constants[0], k.scratch, str(packed.dtype)) if blocking.coded else None
+        self.stored = (
+            k.scratch if blocking.coded else k.constants[0]
+        )  # the packed weights, of a block's channels or all
         for i, part in enumerate(self.part_kernels):
             part.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
-        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
+        self.w = k.view(self.stored, str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], str(constants[1].dtype), "table")
         self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
 
@@ -143,11 +152,13 @@ class ConvRow(ABC):
     def build(self) -> RowKernel:
         """Build the kernel for a row, or for the window's `tile_rows`."""
         saved = self.conv.weights.size - self.k.arrays[0].nbytes
+        stored_as = CODED if self.blocking.coded else self.stored_as
         form = _form(self, (self.blocking, self.numbers and self.numbers.layout))
         if self.g.tile_rows:
-            return self.k.kernel(self._several_rows, self.g.tile_rows, form)
-        kernel = self.k.kernel(self._one_row, form=form)
-        return replace(kernel, storage=Storage(self.stored_as, saved)) if self.stored_as else kernel
+            kernel = self.k.kernel(self._several_rows, self.g.tile_rows, form)
+        else:
+            kernel = self.k.kernel(self._one_row, form=form)
+        return replace(kernel, storage=Storage(stored_as, saved)) if stored_as else kernel
 
     def _one_row(self) -> None:
         k, g = self.k, self.g
@@ -161,7 +172,15 @@ class ConvRow(ABC):
         for part in self.part_kernels:  # a part shares all other attributes of the whole
             vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
         self.bias = self.bias_at(k.y)
-        for index, group in enumerate(g.column_groups()):
+        if self.decoder is None:
+            self._row_columns()
+            return
+        for span in self._spans():
+            self.span = span
+            self._row_columns()
+
+    def _row_columns(self) -> None:
+        for index, group in enumerate(self.g.column_groups()):
             self._columns(index, group)
 
     def _open(self) -> None:
@@ -172,15 +191,35 @@ class ConvRow(ABC):
         """Emit the multi-row kernel: the loop over channel blocks is outermost. For a single input and ungrouped
         channels.
         """
-        k, g, outputs = self.k, self.g, self.conv.outputs
         self._open()
-        table = None if self.written_out else k.local(g.kernel[0], "rows")
-        widest = max(group.stop - group.start for group in g.column_groups())
-        size = min(self._channels_of(min(widest, self.blocking.pixels), outputs), outputs)
+        table = None if self.written_out else self.k.local(self.g.kernel[0], "rows")
+        for span in self._spans():
+            self._span(*span, table)
+
+    def _spans(self) -> Iterator[tuple[Value, int]]:
+        """Emit the loop over blocks of channels: yield first channel and number of a block, twice if the last is smaller.
+
+        Coded weights of the block are decoded.
+        """
+        k, outputs, size = self.k, self.conv.outputs, self._span_channels
+        if self.decoder is not None:
+            self.decoder.open()
         with k.loop(outputs // size, "ob") as ob:
-            self._span(k.let(ob * size, "channel"), size, table)
+            channel = k.let(ob * size, "channel")
+            if self.decoder is not None:
+                self.decoder.next(size * self.taps)
+            yield channel, size
         if outputs % size:
-            self._span(i32(outputs - outputs % size), outputs % size, table)
+            if self.decoder is not None:
+                self.decoder.next(outputs % size * self.taps)
+            yield i32(outputs - outputs % size), outputs % size
+
+    @property
+    def _span_channels(self) -> int:
+        """Return the channels computed at a time by a kernel with channels as its outermost loop."""
+        outputs, widest = self.conv.outputs, max(group.stop - group.start for group in self.g.column_groups())
+        pixels = self.blocking.pixels if self.blocking.coded else min(widest, self.blocking.pixels)
+        return min(self._channels_of(pixels, outputs), outputs)
 
     def _span(self, channel: Value, count: int, table: Value) -> None:
         k, g = self.k, self.g
@@ -194,8 +233,7 @@ class ConvRow(ABC):
                 self.rows = table
             self.r0, self.r1 = g.bounds(k, y)
             self.bias, self.below = self.bias_at(y), row * g.out_width
-            for index, group in enumerate(g.column_groups()):
-                self._columns(index, group)
+            self._row_columns()
 
     def _channels_of(self, pixels: int, outputs: int) -> int:
         """Choose the channels in a block of `pixels` pixels: several packed blocks if their number divides `outputs`."""
@@ -248,7 +286,7 @@ class ConvRow(ABC):
             column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
         runs = g.kernel[1] if self.conv.non_contiguous else 1  # of a kernel row
         stride = self.length * self.packed(size)
-        weights = channel * self.taps + self.offset
+        weights = (0 if self.blocking.coded else channel * self.taps) + self.offset
         if self.written_out:
             for r, row in enumerate(self.rows):
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
@@ -290,7 +328,7 @@ class ConvRow(ABC):
         cut += [(self.r1, g.kernel[0])] if any(r[1] < g.kernel[0] for r in g.rows) else []
         if not cut:
             return
-        stride, weights = self.length * self.packed(size), channel * self.taps
+        stride, weights = self.length * self.packed(size), 0 if self.blocking.coded else channel * self.taps
         with k.when(reduce(tirx.Or, [tirx.LT(i32(start), i32(stop)) for start, stop in cut])):
             sums = k.local(size, "padding")
             for j in range(size):

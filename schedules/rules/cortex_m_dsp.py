@@ -17,6 +17,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
+from tvm_cascade.schedules.rules.coded import is_coded
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.emit import best_step
@@ -189,7 +190,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool =
     """Build a K x K or 1 x 1 convolution; `halfwords` stores weights as int16, as for all weights that are uint8 in the
     file.
     """
-    if halfwords or conv.unsigned or conv.weights.dtype == np.int16:
+    if not blocking.coded and (halfwords or conv.unsigned or conv.weights.dtype == np.int16):
         return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
@@ -218,10 +219,13 @@ def _is_small_column(conv: QuantizedConv) -> bool:
     return conv.window.width == 1 and height > 1 and height * min(words, COLUMN.step) <= _WRITTEN_OUT
 
 
-def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
+def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first, the smallest code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
+    if coded:
+        blockings = (replace(b, coded=True) for b in (BLOCKING, *OTHERS))
+        return [Variant(f"conv {b.name}", partial(conv2d, conv, b), max(conv.window.tile_rows, 1)) for b in blockings]
     if packs_weights and of_four_bits(conv, _NibbleConv.group):
         return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*OTHERS, BLOCKING)]
     if packs_weights and of_few_values(conv):
@@ -236,4 +240,4 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Vari
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution or dense layer on a core with the DSP extension; none for any other operator."""
     conv = read_conv(spec) or read_dense(spec)
-    return [] if conv is None else conv_variants(conv, target.packs_weights)
+    return [] if conv is None else conv_variants(conv, target.packs_weights, is_coded(conv, target))

@@ -20,6 +20,7 @@ import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules.coded import is_coded
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.depthwise_mve import depthwise_variants
@@ -80,7 +81,7 @@ class _Dot(_LaneOutputs):
         self.lifts = lifts(conv.weights)
         weights = (conv.weights - self.lifts).astype(np.int8)
         super().__init__(replace(conv, weights=weights), blocking)
-        self.words_of_w = self.k.view(self.k.constants[0], "int32", "ww")
+        self.words_of_w = self.k.view(self.stored, "int32", "ww")
         if conv.dtype == "uint8":  # read as int8: `_inputs` takes 128 from every value
             self.x = self.k.view(self.k.inputs[0][0], "int8", "xs")
 
@@ -293,7 +294,7 @@ _OTHER_OUTERS = tuple(
 )
 
 
-def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
+def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first; none if a group's output channels are no multiple of four.
 
     Dot products serve input channels in multiples of eight, else outer products, which cannot round once.
@@ -306,9 +307,10 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Vari
 
     def listed(name: str, form: type[_LaneOutputs], blockings: tuple[Blocking, ...]) -> list[Variant]:
         rows = max(conv.window.tile_rows, 1)
-        return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in blockings]
+        made = (replace(b, coded=coded) for b in blockings)
+        return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in made]
 
-    if packs_weights and of_four_bits(conv, 16):
+    if packs_weights and not coded and of_four_bits(conv, 16):
         return listed("nibbles", _NibbleDot, (DOT, *_OTHER_DOTS))
     outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if in_lanes else []
     if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
@@ -323,4 +325,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)
-    return vector_elementwise(spec) if conv is None else conv_variants(conv, target.packs_weights)
+    return (
+        vector_elementwise(spec) if conv is None else conv_variants(conv, target.packs_weights, is_coded(conv, target))
+    )

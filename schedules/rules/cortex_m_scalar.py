@@ -17,6 +17,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
+from tvm_cascade.schedules.rules.coded import is_coded
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
@@ -143,12 +144,14 @@ class _Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING) -> list[Variant]:
+def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING, coded: bool = False) -> list[Variant]:
     """List a convolution's variants, the default first, with blocks of `usual`, and the smallest code last."""
     if conv.depthwise:
         return depthwise_variants(conv)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
     blockings = dict.fromkeys((usual, BLOCKING, *rows, *OTHERS))
+    if coded:
+        blockings = dict.fromkeys(replace(b, coded=True) for b in (usual, *_SMALL))
     rows_a_call = max(conv.window.tile_rows, 1)
     return [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows_a_call) for b in blockings]
 
@@ -163,10 +166,10 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
-    return scalar_variants(spec, LLVM_BLOCKING if target.backend == "llvm" else BLOCKING)
+    return scalar_variants(spec, target, LLVM_BLOCKING if target.backend == "llvm" else BLOCKING)
 
 
-def scalar_variants(spec: OperatorSpec, usual: Blocking) -> list[Variant]:
+def scalar_variants(spec: OperatorSpec, target: KernelTarget, usual: Blocking) -> list[Variant]:
     """List the scalar variants for a core with convolutions in blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
-    return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual)
+    return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual, is_coded(conv, target))

@@ -154,6 +154,7 @@ INTRINSICS = (
     Intrinsic("lsl", lambda a, b: a << _shift(b)),
     Intrinsic("upper_nibbles", lambda a: _upper_nibbles(a)),
     Intrinsic("lower_nibbles", lambda a: _upper_nibbles(a << tirx.const(4, "int32"))),
+    Intrinsic("rare", lambda a: a),
     Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
     Intrinsic("ssat8_half", lambda a: _ssat8(a >> tirx.const(1, "int32"))),
@@ -191,6 +192,11 @@ def _fabs(call: Any) -> Value:
 
 
 tirx.register_intrin_lowering("tirx.fabs", target="c", f=_fabs)
+
+
+def rarely(condition: Any) -> bool:
+    """Test whether a condition asks for `rare` of a number: it seldom holds."""
+    return type(condition) is tirx.NE and type(condition.a) is Call and condition.a.op.same_as(_OPS["rare"][0])
 
 
 def call(name: str, *args: Value) -> Value:

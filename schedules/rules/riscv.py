@@ -16,6 +16,6 @@ from tvm_cascade.schedules.rules.variants import Variant
 BLOCKING = Blocking(pixels=4, channels=2, unroll=1, step=2)
 
 
-def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
-    return cortex_m_scalar.scalar_variants(spec, BLOCKING)
+    return cortex_m_scalar.scalar_variants(spec, target, BLOCKING)

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.schedules.kernels.spec import ignores_nan
+from tvm_cascade.schedules.rules.intrinsics import rarely
 from tvm_cascade.schedules.tir import (
     IF_THEN_ELSE,
     PASSES,
@@ -44,6 +45,7 @@ REGISTERS = 32  # elements of the largest local buffer whose elements are known 
 _LOOP = 3  # instructions per iteration: count, compare, branch
 _ENTERED = 5  # instructions before a loop: its first value, its end, addresses
 _BRANCH = 2
+_RARE = 1 / 16  # share of the times that a condition holds which seldom does
 _SAVED, _LEAF = 8.0, 2.0  # of a function to enter it and to return, besides its parameters: with loops, without
 _CALL = 4  # of a function, besides its arguments
 _EACH = 48  # most iterations of a loop that are looked at one by one
@@ -270,11 +272,12 @@ class Reader:
         condition, head = self.known(stmt.condition), self.value(stmt.condition) + self.branch
         yes = self.statement(stmt.then_case)
         no: Part = self.statement(stmt.else_case) if stmt.else_case is not None else 0.0
+        likely = _RARE if rarely(stmt.condition) else 0.5
 
         def chosen(env: Env) -> float:
             holds = condition(env)
             if holds is None:
-                return head + (taken(yes, env) + taken(no, env)) / 2
+                return head + likely * taken(yes, env) + (1 - likely) * taken(no, env)
             return head + taken(yes if holds else no, env)
 
         return chosen

@@ -103,7 +103,7 @@ def test_the_frontier_of_flash_has_what_no_other_beats(tmp_path: Path) -> None:
     assert points and flash == sorted(set(flash)) and cycles == sorted(set(cycles), reverse=True)
     own = next(p for p in points if p["optimise"] == "balanced")
     assert told.flash == (own["weight_bytes"], own["estimated_code_bytes"]) and own["cycles"] == told.cycles
-    assert f"--optimise balanced  {own['flash_bytes']:>9} bytes" in told.to_text(details=True)
+    assert f"--optimise balanced {own['flash_bytes']:>9} bytes" in told.to_text(details=True)
     told.write_report(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
     assert "Flash against time" in page and all(f"{p['flash_bytes']:,}" in page for p in points)

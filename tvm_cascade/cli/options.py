@@ -217,6 +217,8 @@ _PLANNING = (
     option(PlanRequest, "weights", "Where weights are stored: linked into the image; in a section of their own, .tvm_weights, "
            "that your linker script places; in a file, weights.bin, that your program binds by pointer; or in that file, read "
            "layer by layer by port_read_weights into two buffers in RAM (stream)."),
+    option(KernelRequest, "code_weights", "Code the weights of layers in which a byte of flash that this saves costs at most N "
+           "instructions, as their kernels decode them: lossless. 0 codes none; --flash finds N."),
     TIME_LIMIT,
     option(KernelRequest, "database", "A file with instruction counts of kernels, which `compile --tune` writes. [default: "
            "those of the package alone]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),

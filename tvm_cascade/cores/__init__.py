@@ -38,9 +38,9 @@ def get_core(name: str) -> Core:
         raise UsageError(f"unknown target {name!r}; {remedy}") from None
 
 
-def kernel_target(name: str, backend: str = "c", optimise: str = "balanced") -> KernelTarget:
+def kernel_target(name: str, backend: str = "c", optimise: str = "balanced", code_price: float = 0.0) -> KernelTarget:
     """Make the `KernelTarget` for a core by name.
 
     `backend` is the value of `--emit`, `"c"` or `"obj"`. Raises `UsageError` for an unknown core.
     """
-    return KernelTarget(get_core(name), "llvm" if backend == "obj" else "c", optimise)
+    return KernelTarget(get_core(name), "llvm" if backend == "obj" else "c", optimise, code_price=code_price)

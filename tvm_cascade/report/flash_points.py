@@ -11,14 +11,21 @@ from tvm_cascade.schema.refusal import FlashRemedy
 
 @dataclass(frozen=True, slots=True)
 class FlashPoint:
-    """A network planned with an `--optimise`, with its bytes of flash and the estimated cost of an inference."""
+    """A network planned with an `--optimise` and `--code-weights`: its bytes of flash, the estimated cost of an inference."""
 
     optimise: str
+    code_weights: float
     weight_bytes: int  # weights and tables
     code_bytes: int  # estimated
     peak_bytes: int  # of the arena
     instructions: int
     cycles: int
+
+    @property
+    def options(self) -> str:
+        """Return the options as on the command line."""
+        coded = f" --code-weights {self.code_weights:.6g}" if self.code_weights else ""
+        return f"--optimise {self.optimise}{coded}"
 
     @property
     def flash_bytes(self) -> int:
@@ -29,6 +36,7 @@ class FlashPoint:
         """Return the point as a JSON object."""
         return {
             "optimise": self.optimise,
+            "code_weights": self.code_weights,
             "flash_bytes": self.flash_bytes,
             "weight_bytes": self.weight_bytes,
             "estimated_code_bytes": self.code_bytes,
@@ -49,9 +57,9 @@ def flash_frontier(points: Sequence[FlashPoint]) -> tuple[FlashPoint, ...]:
 
 def flash_table(points: Sequence[FlashPoint]) -> str:
     """Format a frontier of flash against cycles, a line each."""
-    lines = ["flash against time (est.):"]
+    lines, widest = ["flash against time (est.):"], max((len(p.options) for p in points), default=0)
     lines += [
-        f"  --optimise {p.optimise:<9} {p.flash_bytes:>9} bytes: {p.weight_bytes} of weights and tables, about {p.code_bytes} "
+        f"  {p.options:<{widest}} {p.flash_bytes:>9} bytes: {p.weight_bytes} of weights and tables, about {p.code_bytes} "
         f"of code; about {p.cycles} cycles"
         for p in points
     ]
@@ -66,7 +74,7 @@ def flash_remedies(points: Sequence[FlashPoint], chosen: FlashPoint, stream_ram:
     found: list[FlashRemedy] = [_remedy("--weights file", chosen.weight_bytes, 0, 1.0)]
     found += [
         _remedy(
-            f"--optimise {p.optimise}",
+            p.options,
             chosen.flash_bytes - p.flash_bytes,
             p.peak_bytes - chosen.peak_bytes,
             p.instructions / max(chosen.instructions, 1),

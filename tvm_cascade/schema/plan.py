@@ -39,9 +39,12 @@ class Point(Estimated):
 
 
 class FlashPoint(TypedDict):
-    """The network planned with an `--optimise`."""
+    """The network planned with an `--optimise` and `--code-weights`."""
 
     optimise: Annotated[str, "Its value: size, balanced or speed"]
+    code_weights: Annotated[
+        float, "Instructions at most that a byte costs which coded weights save; 0 without such weights"
+    ]
     flash_bytes: Annotated[Bytes, "Weights, tables and estimated code"]
     weight_bytes: Annotated[Bytes, "Weights and tables"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code"]

@@ -47,6 +47,7 @@ def random_options(seed: int, model: RandomModel | Operators, target: str) -> di
         maybe("emit", 0.3, "c", "obj")
         maybe("optimise", 0.2, "size", "speed")
         maybe("hook", 0.05, True)
+        maybe("code_weights", 0.1, 20.0, 1e6)
         maybe("ram", 0.08, int(largest * rng.uniform(3.0, 8.0)) + 4096)
     if target in _MEMORIES and rng.random() < 0.4:
         fast, slow = _MEMORIES[target]

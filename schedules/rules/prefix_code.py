@@ -1,0 +1,122 @@
+"""Prefix codes of bytes, short enough for a kernel to decode by a table of 256 bytes.
+
+Each value of a code has up to `BITS` bits, so that the next `BITS` bits of a stream are the index of a table entry: a value
+and the length of its code. Rare values share one code, the escape, and follow it as eight plain bits. Lengths are the best
+under that limit (package-merge: Larmore and Hirschberg, Journal of the ACM 37(3), 1990); the values behind the escape are those
+that make the stream shortest. Streams begin with the lowest bit of the first byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+BITS = 7  # of a code, at most
+ESCAPE = 128  # in the low byte of an entry: eight plain bits follow
+TABLE_BYTES = 2 << BITS
+BEHIND = 4  # bytes behind a stream that a decoder may read: it loads words
+_PLAIN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixCode:
+    """A code for bytes."""
+
+    lengths: np.ndarray  # [256], bits of each value's code; 0 for a value behind the escape
+    escape: int  # bits of the escape's code; 0 without an escape
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Return the bits that each value takes in a stream, [256]."""
+        return np.where(self.lengths > 0, self.lengths, self.escape + _PLAIN)
+
+    def words(self) -> tuple[np.ndarray, int]:
+        """Return the bits of each value's code, lowest first, and of the escape's code."""
+        every = [
+            *((int(n), v) for v, n in enumerate(self.lengths) if n),
+            *([(self.escape, 256)] if self.escape else []),
+        ]
+        found, code, before = np.zeros(257, np.int64), 0, 0
+        for length, value in sorted(every):  # canonical: codes of a length are consecutive numbers
+            code <<= length - before
+            found[value] = int(f"{code:0{length}b}"[::-1], 2)
+            code, before = code + 1, length
+        return found[:256], int(found[256])
+
+    def table(self) -> np.ndarray:
+        """Return the decoder's table, int16 [2 ** BITS]: the value in the high byte, bits and `ESCAPE` in the low byte."""
+        words, escape = self.words()
+        made = np.zeros(1 << BITS, np.uint16)
+        for value in np.flatnonzero(self.lengths):
+            length = int(self.lengths[value])
+            made[int(words[value]) :: 1 << length] = int(value) << 8 | length
+        if self.escape:
+            made[escape :: 1 << self.escape] = self.escape | ESCAPE
+        return made.view(np.int16)
+
+    def encoded(self, values: np.ndarray) -> np.ndarray:
+        """Encode bytes, uint8, as a stream, uint8, with `BEHIND` zeros at its end."""
+        words, escape = self.words()
+        codes = np.where(self.lengths > 0, words, escape | np.arange(256) << self.escape)[values]
+        taken = self.bits[values]
+        place = np.arange(int(self.bits.max()))
+        bits = (codes[:, None] >> place & 1)[place < taken[:, None]].astype(np.uint8)
+        return np.concatenate([np.packbits(bits, bitorder="little"), np.zeros(BEHIND, np.uint8)])
+
+
+@lru_cache(maxsize=256)  # every form of a layer's kernel asks again
+def best_code(numbers: bytes) -> PrefixCode:
+    """Find the code with the shortest stream for bytes that occur as often as `numbers` says (int64 [256]); at least two
+    different ones occur.
+    """
+    counts = np.frombuffer(numbers, np.int64)
+    order = np.argsort(-counts, kind="stable")
+    used = int((counts > 0).sum())
+    tried = [_with_kept(counts, order, kept) for kept in range(1, min(used, 1 << BITS) + 1)]
+    return min((code for code in tried if code is not None), key=lambda code: int(counts @ code.bits))
+
+
+def _with_kept(counts: np.ndarray, order: np.ndarray, kept: int) -> PrefixCode | None:
+    """Return the best code in which the `kept` commonest values have codes of their own; None if they are too many."""
+    rest = int(counts[order[kept:]].sum())
+    weights = [*(int(n) for n in counts[order[:kept]]), *([rest] if rest else [])]
+    if len(weights) > 1 << BITS or len(weights) < 2:
+        return None
+    lengths = limited_lengths(weights, BITS)
+    found = np.zeros(256, np.int64)
+    found[order[:kept]] = lengths[:kept]
+    return PrefixCode(found, lengths[kept] if rest else 0)
+
+
+def limited_lengths(weights: Sequence[int], limit: int) -> list[int]:
+    """Compute lengths of a prefix code, at most `limit`, with the least sum of weight times length; of two weights or more,
+    at most `2 ** limit`.
+    """
+    leaves = sorted((weight, (index,)) for index, weight in enumerate(weights))
+    packages: list[tuple[int, tuple[int, ...]]] = []
+    for _ in range(limit):
+        row = sorted([*leaves, *packages], key=lambda item: item[0])
+        packages = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(row[: len(row) // 2 * 2 : 2], row[1::2], strict=True)]
+    lengths = [0] * len(weights)
+    for _, members in packages[: len(weights) - 1]:
+        for index in members:
+            lengths[index] += 1
+    return lengths
+
+
+def decoded(stream: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
+    """Decode `count` bytes of a stream, as a kernel does, one after another: int8."""
+    bits = np.unpackbits(stream, bitorder="little").astype(np.int64)
+    entries = table.view(np.uint16).tolist()
+    found, at = np.zeros(count, np.uint8), 0
+    for i in range(count):
+        entry = entries[int(bits[at : at + BITS] @ (1 << np.arange(BITS)))]
+        at += entry & (ESCAPE - 1)
+        found[i] = entry >> 8
+        if entry & ESCAPE:
+            found[i] = int(bits[at : at + _PLAIN] @ (1 << np.arange(_PLAIN)))
+            at += _PLAIN
+    return found.view(np.int8)
