@@ -254,6 +254,92 @@ assert (answers == np.load(out / "scores.npz")["scores"].reshape(-1, 3)).all()
 print(f"{len(answers)} frames in C, each as before; heard", *(WORDS[w] for _, w in spotted(answers.argmax(1))))
 
 # %%
+# Networks that keep their states themselves
+# ------------------------------------------
+# Public networks for streams are often written for one row already. microWakeWord and Google's kws_streaming keep the last
+# rows of every layer in variables of the file (``VAR_HANDLE``, ``READ_VARIABLE``, ``ASSIGN_VARIABLE``); Silero VAD and DTLN
+# take them as inputs and return them as outputs. Here is the network above in both forms: int8 with variables, float with
+# inputs and outputs. Each keeps four rows of features, and twenty of the maps in front of the mean.
+KEPT = {"features": (TAPS - 1, CHANNELS), "maps": (ROWS - TAPS, FILTERS)}
+
+
+def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple) -> int:
+    """The rows kept under a name, with the new one behind them; the last of these are kept for the next call."""
+    count, depth = KEPT[name]
+    whole = writer.tensor((1, count + 1, 1, depth), dtype, *numbers)
+    after = writer.tensor((1, count, 1, depth), dtype, *numbers, name=f"{name}_next")
+    if dtype == "int8":
+        handle, before = writer.variable(name), writer.tensor((1, count, 1, depth), dtype, *numbers)
+        writer.operator("READ_VARIABLE", [handle], [before], "ReadVariableOptions", inner=True)
+    else:
+        before = writer.activation((1, count, 1, depth), dtype, name=name)
+    writer.operator("CONCATENATION", [before, new], [whole], "ConcatenationOptions", inner=True, axis=1)
+    cut = [writer.constant(np.array(v, "int32")) for v in ([0, 1, 0, 0], [1, count + 1, 1, depth], [1, 1, 1, 1])]
+    writer.operator("STRIDED_SLICE", [whole, *cut], [after], "StridedSliceOptions", inner=dtype == "int8")
+    if dtype == "int8":
+        writer.operator("ASSIGN_VARIABLE", [handle, after], [], "AssignVariableOptions", inner=True)
+    return whole
+
+
+def streaming(dtype: str) -> Path:
+    """The network of one row, as a ``.tflite`` file."""
+    writer, whole = ModelWriter(), dtype == "int8"
+    of_rows, of_maps, of_means = ((s, -128) if whole else () for s in (1 / 256, scale_map, scale_mean))
+    for name, numbers in (("features", of_rows), ("maps", of_maps)) if whole else ():  # zero is stored as -128
+        writer.begin_with({name: np.full((1, KEPT[name][0], 1, KEPT[name][1]), -128, "int8")}, *numbers)
+    row = writer.activation((1, 1, 1, CHANNELS), dtype, *of_rows, name="row")
+    parameters = (filters[:, :, None], bias, fit[:-1].T, fit[-1])
+    steps = (scale_w, scale_w / 256, scale_fit, scale_fit * scale_mean)
+    types = ("int8", "int32", "int8", "int32")
+    taps, biases, weights, offsets = (
+        writer.constant(np.round(data / step).astype(kind), step) if whole else writer.constant(data.astype("f4"))
+        for data, step, kind in zip(parameters, steps, types, strict=True)
+    )
+    made = writer.tensor((1, 1, 1, FILTERS), dtype, *of_maps)
+    window = kept(writer, "features", row, dtype, of_rows)
+    writer.operator("CONV_2D", [window, taps, biases], [made], "Conv2DOptions", inner=True, **how)
+    maps = kept(writer, "maps", made, dtype, of_maps)
+    mean = writer.tensor((1, FILTERS), dtype, *of_means)
+    axes = writer.constant(np.array([1, 2], "int32"))
+    writer.operator("MEAN", [maps, axes], [mean], "ReducerOptions", inner=True, keepDims=False)
+    scores = writer.tensor((1, 3), dtype, *((scale_out, 0) if whole else ()), name="scores")
+    writer.operator("FULLY_CONNECTED", [mean, weights, offsets], [scores], "FullyConnectedOptions")
+    path = out / f"stream_{dtype}.tflite"
+    path.write_bytes(writer.finish())
+    return path
+
+
+# %%
+# ``state`` pairs inputs with outputs (``--state maps=maps_next``); variables need no option. States lie in the arena, begin
+# as the file says, and are reset, saved and loaded by functions of the header. A clock tells how long a frame takes:
+#
+# .. code-block:: console
+#
+#     $ tvm-cascade compile stream_float32.tflite --target cortex-m4 --clock 80MHz \\
+#         --state features=features_next --state maps=maps_next -o stream_float32
+#     $ tvm-cascade run stream_float32 --frames rows.npz --check stream_float32.tflite
+print("form             type     arena  of it states  instructions   ms a frame at 80 MHz")
+whole_window = np.load(out / "scores.npz")["scores"].reshape(-1, 3)
+for dtype, form in (("int8", "variables"), ("float32", "inputs, outputs")):
+    file, made = streaming(dtype), out / f"stream_{dtype}"
+    pairs = {} if dtype == "int8" else {name: f"{name}_next" for name in KEPT}
+    target = "cortex-m4" if board else "host"
+    project = tvm_cascade.compile(
+        file, target=target, state=pairs, clock=80_000_000, emit="c", output=made, name=made.name
+    )
+    given = rows if dtype == "int8" else (rows.astype("f4") + 128) / 256
+    np.savez(out / "rows.npz", row=given[:, None, None])
+    ran = tvm_cascade.run(made, frames=out / "rows.npz", outputs=out / "streamed.npz", check=file)
+    assert ran.match
+    streamed = np.load(out / "streamed.npz")["scores"].reshape(-1, 3)
+    if dtype == "int8":  # the same numbers as of whole windows, from the first full one on
+        assert (streamed[ROWS - 1 :] == whole_window[ROWS - 1 :]).all()
+    bytes_kept = sum(n * depth for n, depth in KEPT.values()) * given.itemsize
+    figures = f"{ran.arena_bytes:6}  {bytes_kept:12}  {ran.instructions or 0:12}  {project.milliseconds or 0:11.3f}"
+    print(f"{form:16} {dtype:8} {figures}")
+    print("heard ", *(WORDS[w] for _, w in spotted(streamed.argmax(1))))
+
+# %%
 # ``export --front-end`` puts both into a package, with an example that takes its samples from a microphone's driver: that of
 # Zephyr (``--as zephyr``) or of Arduino's library PDM (``--as arduino``).
 print(f"next: tvm-cascade export {folder} --as arduino --front-end {front_end} -o {out / 'words'}")
