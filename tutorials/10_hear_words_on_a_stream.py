@@ -24,6 +24,7 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -149,7 +150,7 @@ scale_fit, scale_out = spread(fit[:-1]), spread(given @ fit)
 convolved = writer.tensor((1, ROWS - TAPS + 1, 1, FILTERS), "int8", scale_map, -128)
 taps = writer.constant(np.round(filters[:, :, None] / scale_w).astype("int8"), scale_w)
 biases = writer.constant(np.round(bias * 256 / scale_w).astype("int32"), scale_w / 256)
-how = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+how: dict[str, Any] = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
 how["fusedActivationFunction"] = 1
 writer.operator("CONV_2D", [window, taps, biases], [convolved], "Conv2DOptions", inner=True, **how)
 pooled = writer.tensor((1, FILTERS), "int8", scale_mean, -128)
@@ -263,7 +264,7 @@ print(f"{len(answers)} frames in C, each as before; heard", *(WORDS[w] for _, w 
 KEPT = {"features": (TAPS - 1, CHANNELS), "maps": (ROWS - TAPS, FILTERS)}
 
 
-def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple) -> int:
+def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple[Any, ...]) -> int:
     """The rows kept under a name, with the new one behind them; the last of these are kept for the next call."""
     count, depth = KEPT[name]
     whole = writer.tensor((1, count + 1, 1, depth), dtype, *numbers)
@@ -284,7 +285,8 @@ def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple) -
 def streaming(dtype: str) -> Path:
     """The network of one row, as a ``.tflite`` file."""
     writer, whole = ModelWriter(), dtype == "int8"
-    of_rows, of_maps, of_means = ((s, -128) if whole else () for s in (1 / 256, scale_map, scale_mean))
+    known: list[tuple[Any, ...]] = [(1 / 256, -128), (scale_map, -128), (scale_mean, -128), (scale_out, 0)]
+    of_rows, of_maps, of_means, of_scores = known if whole else [()] * 4
     for name, numbers in (("features", of_rows), ("maps", of_maps)) if whole else ():  # zero is stored as -128
         writer.begin_with({name: np.full((1, KEPT[name][0], 1, KEPT[name][1]), -128, "int8")}, *numbers)
     row = writer.activation((1, 1, 1, CHANNELS), dtype, *of_rows, name="row")
@@ -302,7 +304,7 @@ def streaming(dtype: str) -> Path:
     mean = writer.tensor((1, FILTERS), dtype, *of_means)
     axes = writer.constant(np.array([1, 2], "int32"))
     writer.operator("MEAN", [maps, axes], [mean], "ReducerOptions", inner=True, keepDims=False)
-    scores = writer.tensor((1, 3), dtype, *((scale_out, 0) if whole else ()), name="scores")
+    scores = writer.tensor((1, 3), dtype, *of_scores, name="scores")
     writer.operator("FULLY_CONNECTED", [mean, weights, offsets], [scores], "FullyConnectedOptions")
     path = out / f"stream_{dtype}.tflite"
     path.write_bytes(writer.finish())
@@ -311,7 +313,8 @@ def streaming(dtype: str) -> Path:
 
 # %%
 # ``state`` pairs inputs with outputs (``--state maps=maps_next``); variables need no option. States lie in the arena, begin
-# as the file says, and are reset, saved and loaded by functions of the header. A clock tells how long a frame takes:
+# as the file says, and are reset, saved and loaded by functions of the header. They hold the new row too: what the file
+# joins for a call lies nowhere beside them. A clock tells how long a frame takes:
 #
 # .. code-block:: console
 #
@@ -334,7 +337,7 @@ for dtype, form in (("int8", "variables"), ("float32", "inputs, outputs")):
     streamed = np.load(out / "streamed.npz")["scores"].reshape(-1, 3)
     if dtype == "int8":  # the same numbers as of whole windows, from the first full one on
         assert (streamed[ROWS - 1 :] == whole_window[ROWS - 1 :]).all()
-    bytes_kept = sum(n * depth for n, depth in KEPT.values()) * given.itemsize
+    bytes_kept = sum(state["bytes"] for state in project.to_dict().get("states", []))
     figures = f"{ran.arena_bytes:6}  {bytes_kept:12}  {ran.instructions or 0:12}  {project.milliseconds or 0:11.3f}"
     print(f"{form:16} {dtype:8} {figures}")
     print("heard ", *(WORDS[w] for _, w in spotted(streamed.argmax(1))))

@@ -98,6 +98,7 @@ class State:
     name: str  # as the plan and the emitted network call it
     initial: bytes = b""  # of all its elements before the first call; empty: zeros
     returned: str = ""  # the output of the model's file that gives it back; empty where the file keeps it itself
+    form: tuple[int, ...] = ()  # shape of its last elements in the file, which lacks the first; empty: its own
 
 
 @dataclass(frozen=True, slots=True)

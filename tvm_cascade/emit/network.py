@@ -75,16 +75,19 @@ class PlacedState:
     spec: TensorSpec
     initial: bytes  # of all elements; empty: zeros
     returned: str = ""  # `State.returned`
+    form: tuple[int, ...] = ()  # `State.form`
 
     @property
     def array(self) -> np.ndarray:
-        """Return the value before the first run."""
-        data = self.initial or bytes(self.spec.bytes)
-        return np.frombuffer(data, self.spec.dtype).reshape(self.spec.shape)
+        """Return the value before the first run, in the file's shape."""
+        data = np.frombuffer(self.initial or bytes(self.spec.bytes), self.spec.dtype)
+        form = self.form or self.spec.shape
+        return data[data.size - prod(form) :].reshape(form)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""
         own = {"offset": self.spec.offset, "initial": self.initial.hex(), "returned": self.returned}
+        own |= {"form": list(self.form)} if self.form else {}
         return _tensor_to_dict(self.spec) | own
 
     @classmethod
@@ -92,7 +95,8 @@ class PlacedState:
         """Read the output of `to_dict`."""
         rest = dict(data)
         initial, returned = bytes.fromhex(rest.pop("initial")), rest.pop("returned")
-        return cls(_tensor_from_dict(rest), initial, returned)
+        form = tuple(rest.pop("form", ()))
+        return cls(_tensor_from_dict(rest), initial, returned, form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
 
 def placed_states(io: IoSpec) -> tuple[PlacedState, ...]:
     """Return the states of an interface placed by `place_io`."""
-    return tuple(PlacedState(spec, s.initial, s.returned) for spec, s in zip(io.state_specs, io.states, strict=True))
+    return tuple(
+        PlacedState(spec, s.initial, s.returned, s.form) for spec, s in zip(io.state_specs, io.states, strict=True)
+    )
 
 
 def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:

@@ -31,7 +31,7 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     """Return a copy of `mod` with the interface `spec`."""
     plain = replace(spec, states=(), fixed=())
-    told = {"states": [[s.name, s.initial.hex(), s.returned] for s in spec.states]}
+    told = {"states": [[s.name, s.initial.hex(), s.returned, s.form] for s in spec.states]}
     text = json.dumps(asdict(plain) | told | {"fixed": [f.to_dict() for f in spec.fixed]})
     mod = mod.clone()
     main = mod["main"].with_attr(INTERFACE_ATTR, text)
@@ -53,7 +53,7 @@ def io_spec(mod: Any) -> IoSpec:
         if holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
-            states = tuple(State(name, bytes.fromhex(first), returned) for name, first, returned in raw["states"])
+            states = tuple(State(n, bytes.fromhex(first), back, tuple(form)) for n, first, back, form in raw["states"])
             fixed = tuple(FixedInput.from_dict(one) for one in raw["fixed"])
             return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states, fixed, raw["like"])
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")

@@ -15,6 +15,7 @@ from tvm_ffi import structural_equal
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.importers.batch_norms import fold_batch_norms
 from tvm_cascade.importers.interface import has_interface
+from tvm_cascade.importers.wider_states import with_wider_states
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.layout.one_column import to_one_column
@@ -34,11 +35,27 @@ _PLANES = {
 def planned_in_kernel_layout(
     mod: Any, plan: Callable[[Any], PlannedCandidate], by_rows: bool = False
 ) -> tuple[Any, PlannedCandidate]:
-    """Return `mod` in the kernels' layout, and the plan: the fastest form under the cap.
+    """Return `mod` in the kernels' layout, and the plan: the fastest form under the cap, with states as the file has them or
+    wider (`wider_states`), whichever arena is smaller.
 
     With `by_rows`, inputs come row by row, in the network's working shape; a module without a file keeps its inputs and
     layout. Raises `InfeasibleError` if no form fits.
     """
+    wider = with_wider_states(mod)
+    if wider is mod:
+        return _planned(mod, plan, by_rows)
+    try:
+        found = _planned(wider, plan, by_rows)
+    except InfeasibleError:
+        return _planned(mod, plan, by_rows)
+    with suppress(InfeasibleError):
+        plain = _planned(mod, plan, by_rows)
+        return plain if plain[1].plan.peak < found[1].plan.peak else found
+    return found
+
+
+def _planned(mod: Any, plan: Callable[[Any], PlannedCandidate], by_rows: bool) -> tuple[Any, PlannedCandidate]:
+    """Return `mod` in the kernels' layout, and the plan, with states as they are."""
     if by_rows and not has_interface(mod):
         return mod, plan(mod)
     forms: list[Any] = []
