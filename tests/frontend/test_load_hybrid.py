@@ -161,3 +161,19 @@ def test_forms_that_are_refused_name_the_operator(tmp_path: Path, batches: int, 
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     with pytest.raises(LoadError, match=rf"BATCH_MATMUL.*{message}"):
         load(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("last", [0.01, 0.0100001])
+def test_equal_scales_of_a_convolution_are_one(tmp_path: Path, last: float) -> None:
+    """Inputs are stored around zero then, and around a zero point where one scale is another; depthwise ones always so."""
+    writer, scales = ModelWriter(), np.array([0.01, 0.01, 0.01, last], "float32")
+    window = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    for shape, axis, kind in (((4, 3, 3, 4), 0, "CONV_2D"), ((1, 3, 3, 4), 3, "DEPTHWISE_CONV_2D")):
+        x, out = writer.activation((1, 7, 6, 4), "float32"), writer.tensor((1, 7, 6, 4), "float32")
+        data = np.random.default_rng(5).integers(-100, 101, shape).astype("int8")
+        weights = writer.tensor(shape, "int8", scales, axis=axis, data=data)
+        how: dict[str, Any] = {**window, **({"depthMultiplier": 1} if axis else {})}
+        options = "DepthwiseConv2DOptions" if axis else "Conv2DOptions"
+        writer.operator(kind, [x, weights, _bias(writer, 4)], [out], options, **how)
+    given = [np.random.default_rng(k).standard_normal((1, 7, 6, 4)).astype("float32") + 0.5 for k in range(2)]
+    equal_outputs(tmp_path, writer, given, exact=True)

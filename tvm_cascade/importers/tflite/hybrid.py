@@ -119,9 +119,12 @@ def _hybrid_convolution(net: Network, op: Operator) -> Value:
         data = weights.data.reshape(*size, net.shape(tensors[0])[3], -1)
     else:
         data = weights.data.transpose(1, 2, 3, 0)
-    arranged = HybridWeights(np.ascontiguousarray(data), weights.scales, weights.bias)
+    scales = weights.scales
+    if not depthwise and (scales == scales[0]).all():
+        scales = scales[:1]  # the reference takes equal scales for one, and stores inputs around zero
+    arranged = HybridWeights(np.ascontiguousarray(data), scales, weights.bias)
     emitter = _emitter(net, op)
-    stored = lower_stored(emitter, net.get_tensor_expr(tensors[0]), depthwise or weights.by_channel)
+    stored = lower_stored(emitter, net.get_tensor_expr(tensors[0]), depthwise or arranged.by_channel)
     made = lower_conv(emitter, stored, arranged, window, depthwise)
     return net.convert_fused_activation_function(made, options.FusedActivationFunction())
 
