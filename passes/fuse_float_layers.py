@@ -1,6 +1,6 @@
 """`fuse_float_layers`: float32 convolutions and products become a single operator each with bias and activation.
 
-Max pools, means over rows and columns, and concatenations become single-function operators, too, with attributes for
+Pools, means over rows and columns, and concatenations become single-function operators, too, with attributes for
 selecting fast kernels.
 
     before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
@@ -24,6 +24,7 @@ import numpy as np
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import constant, dtype_of, name_of, number_of, shape_of
+from tvm_cascade.passes.integer.pooling import inside
 from tvm_cascade.passes.integer.untyped import (
     Binding,
     Call,
@@ -99,7 +100,8 @@ class _Layer:
     def emit(self, emitter: Emitter) -> Value:
         """Emits the call of the fused operator."""
         forms: dict[str, Callable[[Emitter], Value]] = {
-            "relax.nn.max_pool2d": self._max_pool2d, "relax.mean": self._mean, "relax.concat": self._concat,
+            "relax.nn.max_pool2d": self._max_pool2d, "relax.nn.avg_pool2d": self._avg_pool2d, "relax.mean": self._mean,
+            "relax.concat": self._concat,
             "relax.matmul": self._dense, "relax.nn.conv2d": self._conv2d,
         }  # fmt: skip
         return forms[name_of(self.core)](emitter)
@@ -183,6 +185,32 @@ class _Layer:
 
         given = {**window, "padding": padding, "layout": "NHWC"}
         return emitter.call("max_pool2d", compute, [self.core.args[0]], **given)
+
+    def _avg_pool2d(self, emitter: Emitter) -> Value:
+        window, declared, (top, left, bottom, right) = _average_window(self.core, self.shape)
+        (kh, kw), (sy, sx) = window["pool_size"], window["strides"]
+        counted = declared if bool(self.core.attrs.count_include_pad) else (0, 0, 0, 0)
+        (_, height, width, _) = shape_of(self.core.args[0])
+        padding = top, left, bottom, right
+
+        def divisor(y: Index, x: Index) -> Scalar:
+            rows = inside(y, sy, top, kh, -counted[0], height + counted[2])
+            columns = inside(x, sx, left, kw, -counted[1], width + counted[3])
+            return (rows * columns).astype("float32")
+
+        def compute(x: Tensor) -> Tensor:
+            padded = te_pad2d(x, padding, 0, "avg_pool2d_pad")
+            ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+            total = te.compute(
+                self.shape,
+                lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c], axis=[ry, rx]),
+                name="avg_pool2d_acc",
+            )
+            count = (lambda y, xx: divisor(y, xx)) if any(padding) else lambda _y, _x: tirx.const(kh * kw, "float32")
+            return te.compute(self.shape, lambda n, y, xx, c: total[n, y, xx, c] / count(y, xx), name="avg_pool2d")
+
+        given = {**window, "padding": padding, "layout": "NHWC", **({"counted": counted} if any(counted) else {})}
+        return emitter.call("avg_pool2d", compute, [self.core.args[0]], **given)
 
     def _mean(self, emitter: Emitter) -> Value:
         (_, height, width, _) = shape_of(self.core.args[0])
@@ -296,11 +324,15 @@ class _Layers:
             self.found[layer.values[-1]] = layer
 
     def _is_pool(self, binding: Binding) -> bool:
-        call = binding.value
-        if name_of(call) != "relax.nn.max_pool2d" or {dtype_of(v) for v in (binding.var, call.args[0])} != {"float32"}:
+        call, kind = binding.value, name_of(binding.value)
+        if kind not in ("relax.nn.max_pool2d", "relax.nn.avg_pool2d"):
+            return False
+        if {dtype_of(v) for v in (binding.var, call.args[0])} != {"float32"}:
             return False
         layouts = str(call.attrs.layout), str(call.attrs.out_layout) or "NHWC"
-        return layouts == ("NHWC", "NHWC") and not self._is_constant(call.args[0])
+        if layouts != ("NHWC", "NHWC") or self._is_constant(call.args[0]):
+            return False
+        return kind == "relax.nn.max_pool2d" or _every_window_meets_the_map(call, shape_of(binding.var))
 
     def _is_mean(self, binding: Binding) -> bool:
         """Return True for a mean over rows and columns of an NHWC tensor."""
@@ -402,6 +434,28 @@ class _Layers:
         if isinstance(value, relax.Var):
             return value in self.values and self._is_constant(self.values[value])
         return isinstance(value, ir.GenericConst) or (name_of(value) in _MOVES and self._is_constant(value.args[0]))
+
+
+def _average_window(
+    call: Call, shape: Sequence[int]
+) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...], tuple[int, int, int, int]]:
+    """Return an average pool's window, its declared padding, and that enlarged to the reach of its windows (ceil mode)."""
+    window = {k: tuple(int(v) for v in call.attrs[k]) for k in ("pool_size", "strides", "dilation")}
+    top, left, bottom, right = declared = _padding(call)
+    (kh, kw), (sy, sx), (_, height, width, _) = window["pool_size"], window["strides"], shape_of(call.args[0])
+    bottom = max(bottom, (shape[1] - 1) * sy + kh - height - top)
+    right = max(right, (shape[2] - 1) * sx + kw - width - left)
+    return window, declared, (top, left, bottom, right)
+
+
+def _every_window_meets_the_map(call: Call, shape: Sequence[int]) -> bool:
+    """Return True for an average pool without dilation whose first and last windows hold an element."""
+    window, _, (top, left, _, _) = _average_window(call, shape)
+    sides = zip(
+        window["pool_size"], window["strides"], (top, left), shape_of(call.args[0])[1:3], shape[1:3], strict=True
+    )
+    ends = all(before < k and (count - 1) * s - before < extent for k, s, before, extent, count in sides)
+    return set(window["dilation"]) == {1} and ends
 
 
 def _of_channels(scales: np.ndarray, rank: int, shape: tuple[int, ...]) -> Blocked:

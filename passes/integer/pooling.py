@@ -75,8 +75,8 @@ def _average(task: Task, source: Value) -> Value:
         raise NotLowered("a dilated average")
     _, height, width, _ = shape_of(source)
     top, left = padding[:2]
-    ends = [int(_inside(i32(y), sy, top, kh, 0, height)) for y in (0, out.shape[1] - 1)]
-    ends += [int(_inside(i32(x), sx, left, kw, 0, width)) for x in (0, out.shape[2] - 1)]
+    ends = [int(inside(i32(y), sy, top, kh, 0, height)) for y in (0, out.shape[1] - 1)]
+    ends += [int(inside(i32(x), sx, left, kw, 0, width)) for x in (0, out.shape[2] - 1)]
     if min(ends) < 1:
         raise NotLowered(_OUTSIDE)
 
@@ -84,8 +84,8 @@ def _average(task: Task, source: Value) -> Value:
         acc = _window_sums(task, a)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            rows = _inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
-            columns = _inside(xx, sx, left, kw, 0, width) if padding[1] or padding[3] else i32(kw)
+            rows = inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
+            columns = inside(xx, sx, left, kw, 0, width) if padding[1] or padding[3] else i32(kw)
             return te_average(out, acc[n, y, xx, c], rows * columns)
 
         return te.compute(out.shape, finish, name="avg_pool2d")
@@ -131,10 +131,10 @@ def _scaled_average(task: Task, x: Quantized) -> Value:
     declared = _declared_padding(task.operator) if bool(task.attributes["count_include_pad"]) else _NONE
 
     def rows(y: Index, counted: tuple[int, int, int, int]) -> Scalar:
-        return _inside(y, sy, padding[0], kh, -counted[0], height + counted[2])
+        return inside(y, sy, padding[0], kh, -counted[0], height + counted[2])
 
     def columns(xx: Index, counted: tuple[int, int, int, int]) -> Scalar:
-        return _inside(xx, sx, padding[1], kw, -counted[1], width + counted[3])
+        return inside(xx, sx, padding[1], kw, -counted[1], width + counted[3])
 
     counts = {
         int(rows(i32(y), declared)) * int(columns(i32(xx), declared))
@@ -169,6 +169,7 @@ def _scaled_average(task: Task, x: Quantized) -> Value:
         input_zero_point=x.zero_point,
         output_zero_point=out.zero_point,
         head_room=head_room,
+        **({"counted": declared} if any(declared) else {}),
         **({"rounding": ONCE} if out.once else {}),
         **_attributes(task, padding),
         **({"multiplier": m, "shift": s} if single else {}),
@@ -260,7 +261,7 @@ def te_reduced(
     return te.compute(task.output.shape, at, name=name)
 
 
-def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
+def inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
     """Count the input rows in `[low, high)` under output row `y`'s window."""
     first = y * stride - before
     return tirx.min(first + kernel, i32(high)) - tirx.max(first, i32(low))

@@ -37,6 +37,7 @@ class Attributes:
     pool_size: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     padding: tuple[int, ...] | None = None  # top, left, bottom, right
+    counted: tuple[int, ...] | None = None  # the padding that counts in an average's divisor, where any does
     output_padding: tuple[int, ...] | None = None
     dilation: tuple[int, ...] | None = None
     groups: int | None = None

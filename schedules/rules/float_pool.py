@@ -1,5 +1,5 @@
-"""Row kernels for float32 max pools on cores with a floating-point unit, one channel at a time, or four by MVE vectors;
-and for means over rows and columns by vectors.
+"""Row kernels for float32 pools on cores with a floating-point unit, one channel at a time, or four by MVE vectors; and
+for means over rows and columns by vectors.
 
 Each maximum begins with negative infinity and is NaN where a tap is, each sum begins with zero; they take the taps in the
 order of the generic kernel.
@@ -13,7 +13,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
-from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pool, Pooling, served
+from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pool, Pooling, cuts_of, served
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 from tvm_cascade.schedules.tir.nan import or_nan
@@ -86,6 +86,49 @@ class _VectorMax(Pooling):
         put(self.k, self.out, place, value, LANES)
 
 
+class _Average(Pooling):
+    """A channel at a time. Pixels of a column group have a common divisor."""
+
+    def start(self) -> Value:
+        acc = self.k.local(1, "acc", FLOAT)
+        self.k.store(acc, 0, tirx.const(0.0, FLOAT))
+        return acc
+
+    def enter(self, place: int, group: Columns) -> None:
+        k, cuts, groups = self.k, self.pool.cuts, len(self.g.column_groups())
+        if len({cut.divisor for cut in cuts[place::groups]}) < 2:  # whatever the row
+            self.divisor = tirx.const(float(cuts[place].divisor if cuts else self.pool.taps), FLOAT)
+            return
+        self.divisor = k.let(self.constants[self.g.variant(k.y) * groups + place].astype(FLOAT), "divisor", FLOAT)
+
+    def table(self) -> list[int]:
+        return [cut.divisor for cut in self.pool.cuts]
+
+    def tap(self, acc: Value, place: Value) -> None:
+        self.k.store(acc, 0, acc[0] + self.x[place])
+
+    def finish(self, acc: Value, place: Value) -> None:
+        self.k.store(self.out, place, acc[0] / self.divisor)
+
+
+class _VectorAverage(_Average):
+    """Four channels at a time. Lanes are divided singly: there is no vector division."""
+
+    lanes, overlaps = LANES, True
+
+    def start(self) -> Value:
+        acc = self.k.local(LANES, "acc", FLOAT)
+        put(self.k, acc, 0, splat(tirx.const(0.0, FLOAT)), LANES)
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        put(self.k, acc, 0, vector(acc, 0, LANES) + vector(self.x, place, LANES), LANES)
+
+    def finish(self, acc: Value, place: Value) -> None:
+        for i in range(LANES):
+            self.k.store(self.out, place + i, acc[i32(i)] / self.divisor)
+
+
 class _VectorMean(OpaqueTaps):
     """Four channels at a time. Lanes are divided singly: there is no vector division."""
 
@@ -117,11 +160,11 @@ def read_mean(spec: OperatorSpec) -> Pool | None:
     return Pool("average", window, FLOAT, (0, 0)) if batch == 1 else None
 
 
-def read_max(spec: OperatorSpec) -> Pool | None:
-    """Read a float32 max pool, NHWC with batch 1; None for any other operator."""
+def read_pool(spec: OperatorSpec) -> Pool | None:
+    """Read a float32 max or average pool, NHWC with batch 1; None for any other operator."""
     given = spec.attributes
     if (
-        spec.kind != "max_pool2d"
+        spec.kind not in ("max_pool2d", "avg_pool2d")
         or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}
         or given.pool_size is None
     ):
@@ -131,13 +174,19 @@ def read_max(spec: OperatorSpec) -> Pool | None:
     if set(given.dilation or (1, 1)) != {1} or given.clamp is not None or given.bounds is not None:
         return None
     window = Sliding.of(spec, (given.pool_size[0], given.pool_size[1]))
-    return Pool("max", window, FLOAT, (0, 0)) if window.wraps_once else None
+    if not window.wraps_once:
+        return None
+    if spec.kind == "max_pool2d":
+        return Pool("max", window, FLOAT, (0, 0))
+    cuts = cuts_of(window, given.counted or (0, 0, 0, 0))
+    return Pool("average", window, FLOAT, (0, 0), cuts=cuts if len(cuts) > 1 else ())
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """List the variants of a float max pool or mean, the widest first; none for any other operator."""
-    if target.core.fpu and (pool := read_max(spec)) is not None:
-        return served(pool, [*([("vectors", _VectorMax)] if target.vectors else []), ("channels", _Max)])
+    """List the variants of a float pool or mean, the widest first; none for any other operator."""
+    if target.core.fpu and (pool := read_pool(spec)) is not None:
+        forms = (_VectorMax, _Max) if pool.kind == "max" else (_VectorAverage, _Average)
+        return served(pool, [*([("vectors", forms[0])] if target.vectors else []), ("channels", forms[1])])
     if target.vectors and (pool := read_mean(spec)) is not None:
         return served(pool, [("vectors", _VectorMean)])
     return []

@@ -112,6 +112,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if pool.kind == "max":
         form = _Max if pool.window.channels >= _Max.lanes else _MaxOfFew
         return [Variant("max", lambda: form(pool).build())]
-    if pool.requantize is None or pool.requantize.zero_point:
+    if pool.requantize is None or pool.requantize.zero_point or not pool.requantize.in_lanes:
         return []
     return [Variant("mean", lambda: _Mean(pool).build())]

@@ -27,10 +27,12 @@ def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) ->
     applies.
     """
     pool = read_pool(spec) if target.tunable else None
-    if pool is None or pool.kind != "average" or prod(spec.output.shape) != pool.window.channels:
+    if pool is None or pool.kind != "average" or pool.cuts or prod(spec.output.shape) != pool.window.channels:
         return generic
     taps, channels = pool.taps, pool.window.channels
     if (generic.accumulator_bytes, generic.granule, generic.elements) != (4 * channels, channels, taps * channels):
+        return generic
+    if pool.requantize is not None and not pool.requantize.in_lanes:
         return generic
     if target.vectors and channels % 16 == 0:
         return replace(generic, kernel=_Vectors(pool).kernel())

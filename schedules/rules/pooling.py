@@ -2,7 +2,8 @@
 
 Columns are split into edges and interior as in convolutions. Scalar cores take one channel at a time, DSP cores four
 (`smax8` or pairs of halfword sums), MVE cores sixteen (max) or eight (average). An average divides by its number of
-taps, on MVE by a multiplication checked at compile time for every possible sum.
+taps, on MVE by a multiplication checked at compile time for every possible sum. Where padding makes divisors differ, a
+table has the numbers for every cut of the window, and all cores multiply.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,10 +47,39 @@ class Pool:
     requantize: Requantize | None = None
     head_room: int = 0  # bits by which a sum is shifted left before it is rescaled
     half_up: bool = False  # a plain average's rounding; else half away from zero
+    cuts: tuple[Cut, ...] = ()  # of an average whose divisors differ: by row variant and column group of the window
 
     @property
     def taps(self) -> int:
         return self.window.kernel[0] * self.window.kernel[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What padding leaves of a window."""
+
+    taps: int  # inside the map
+    divisor: int  # `taps`, with padding where padding counts
+
+
+def cuts_of(window: Sliding, counted: Sequence[int]) -> tuple[Cut, ...]:
+    """List the cuts by row variant and column group. `counted` is the padding that counts: top, left, bottom, right."""
+
+    def under(axis: int, position: int, low: int, high: int) -> int:
+        first = position * window.strides[axis] - window.padding[axis]
+        return min(first + window.kernel[axis], high) - max(first, low)
+
+    top, left, bottom, right = counted
+    rows = [window.rows.index(taps) for taps in window.row_variants()]
+    columns = [(group.start, group.k1 - group.k0) for group in window.column_groups()]
+    return tuple(
+        Cut(
+            (window.rows[y][1] - window.rows[y][0]) * taps,
+            under(0, y, -top, window.height + bottom) * under(1, x, -left, window.width + right),
+        )
+        for y in rows
+        for x, taps in columns
+    )
 
 
 def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -> Pool | None:
@@ -68,15 +99,18 @@ def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -
     if set(given.dilation or (1, 1)) != {1} or len(spec.output.shape) != 4 or given.pool_size is None:
         return None
     window = Sliding.of(spec, (given.pool_size[0], given.pool_size[1]))
-    whole = set(window.rows) == {(0, window.kernel[0])}
-    if kind != "max_pool2d" and not (whole and len(window.column_groups()) == 1):  # the divisor differs by pixel
-        return None
     if not window.wraps_once:
         return None
+    if kind == "max_pool2d":
+        return Pool("max", window, data.dtype, (lo, hi))
+    whole = set(window.rows) == {(0, window.kernel[0])} and len(window.column_groups()) == 1
+    cuts = () if whole else cuts_of(window, given.counted or (0, 0, 0, 0))
+    if cuts and data.dtype != "int8":
+        return None
     if kind == "scaled_avg_pool2d":
-        return _rescaled(spec, window, (lo, hi))
-    half_up = given.rounding == HALF_UP
-    return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi), half_up=half_up)
+        return _rescaled(spec, window, (lo, hi), cuts)
+    pool = Pool("average", window, data.dtype, (lo, hi), half_up=given.rounding == HALF_UP, cuts=cuts)
+    return pool if not cuts or reciprocals(pool) else None
 
 
 def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
@@ -88,17 +122,21 @@ def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
     return _rescaled(spec, window, clamp)
 
 
-def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
-    """Read an average rescaled by a multiplier, over windows without padding; None for the general requantization."""
+def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int], cuts: tuple[Cut, ...] = ()) -> Pool | None:
+    """Read an average rescaled by a multiplier, or by a multiplier for each of the `cuts`; None without a multiplier."""
     given, dtype = spec.attributes, spec.inputs[0].dtype
-    if given.multiplier is None or given.shift is None:
+    whole = cuts or (Cut(window.kernel[0] * window.kernel[1], 0),)
+    if given.multiplier is not None and given.shift is not None:
+        m, s = (np.full(len(whole), v, np.int64) for v in (given.multiplier, given.shift))
+    elif cuts and len(spec.constants) == 2:
+        m, s = (table[[cut.divisor for cut in cuts]] for table in spec.constants)
+    else:
         return None
-    taps, info = window.kernel[0] * window.kernel[1], np.iinfo(dtype)
+    taps, info = np.array([cut.taps for cut in whole]), np.iinfo(dtype)
     zero_in, zero_out, head_room = given.input_zero_point or 0, given.output_zero_point or 0, given.head_room or 0
     low, high = (taps * (v - zero_in) << head_room for v in (int(info.min), int(info.max)))
-    m, s = np.array([given.multiplier]), np.array([given.shift])
-    q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp, given.rounding == ONCE)
-    return Pool("average", window, dtype, clamp, zero_in, q, head_room) if q.in_lanes else None
+    q = plan_requantize(m, s, low, high, zero_out, clamp, given.rounding == ONCE)
+    return Pool("average", window, dtype, clamp, zero_in, q, head_room, cuts=cuts)
 
 
 class Pooling(ABC):
@@ -116,15 +154,24 @@ class Pooling(ABC):
         self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
         self.out = k.view(k.outputs[0], pool.dtype, "outs")
         if numbers:
-            table = k.view(k.constants[0], "int32", "table")
-            self.numbers = [k.let(table[i32(i)], "number") for i in range(numbers[0].size)]
+            self.constants = k.view(k.constants[0], "int32", "table")
+            if not pool.cuts:
+                self.numbers = [k.let(self.constants[i32(i)], "number") for i in range(numbers[0].size)]
 
     def table(self) -> list[int]:
-        """Return a rescaled average's numbers: multiplier, addend and shift, and zero point times taps; empty for all
-        other pools.
+        """Return the numbers of an average, once or by cut; empty for all other pools.
+
+        Rescaled: multiplier, addend and shift, and zero point times taps. Plain, by cut: factor and half a divisor.
         """
-        q = self.pool.requantize
-        return [] if q is None else [*map(int, q.table[0]), self.pool.input_zero_point * self.pool.taps]
+        q, zero, cuts = self.pool.requantize, self.pool.input_zero_point, self.pool.cuts
+        if q is not None:
+            taps = [cut.taps for cut in cuts] or [self.pool.taps]
+            return [int(v) for row, n in zip(q.table, taps, strict=True) for v in (*row, zero * n)]
+        if not cuts or self.pool.dtype != "int8":
+            return []
+        factors = dict(reciprocals(self.pool)[1:])
+        halves = ((cut, cut.divisor // 2 + (128 * cut.divisor if self.pool.half_up else 0)) for cut in cuts)
+        return [v for cut, half in halves for v in (factors[cut.divisor], half)]
 
     def build(self) -> RowKernel:
         return self.k.kernel(self._emit)
@@ -134,7 +181,8 @@ class Pooling(ABC):
         self.written_out = g.kernel[0] <= 3
         self.rows = self.row_starts()
         self.r0, self.r1 = g.bounds(k, k.y)
-        for group in g.column_groups():
+        for place, group in enumerate(g.column_groups()):
+            self.enter(place, group)
             with k.loop(group.stop - group.start, "xb") as xb:
                 x = xb + group.start
                 last = g.channels - self.lanes  # where no whole number of lanes is: computed first, stored last
@@ -145,6 +193,14 @@ class Pooling(ABC):
                     self.finish(acc, x * g.channels + cb * self.lanes)
                 if acc_of_last is not None:
                     self.finish(acc_of_last, x * g.channels + last)
+
+    def enter(self, place: int, group: Columns) -> None:
+        """Load what the pixels of a column group, the `place`-th, have in common: the numbers of an average by cut."""
+        k, cuts = self.k, self.pool.cuts
+        if cuts:
+            width, groups = len(self.table()) // len(cuts), len(self.g.column_groups())
+            start = k.let((self.g.variant(k.y) * groups + place) * width, "start")
+            self.numbers = [k.let(self.constants[start + i], "number") for i in range(width)]
 
     def row_starts(self) -> Any:
         """Return the starts of the window's rows: element offsets, by row."""
@@ -197,6 +253,15 @@ class Pooling(ABC):
         if q is not None:
             m, addend, e, zero = self.numbers
             return emit_requantize(k, q, k.let((total - zero) * i32(1 << self.pool.head_room), "acc"), m, addend, e)
+        if self.pool.cuts:
+            factor, half = self.numbers
+            shift = reciprocals(self.pool)[0][0]
+            if self.pool.half_up:
+                return self.clamped(tirx.shift_right((total + half) * factor, i32(shift)) - 128)
+            sign = k.let(tirx.shift_right(total, i32(31)), "sign")
+            size = tirx.bitwise_xor(total, sign) - sign + half
+            quotient = k.let(tirx.shift_right(size * factor, i32(shift)), "quotient")
+            return self.clamped(tirx.bitwise_xor(quotient, sign) - sign)
         half = n // 2
         if self.pool.half_up:  # of a sum that is moved above zero
             return self.clamped(tirx.truncdiv(total + i32(128 * n + half), i32(n)) - 128)
@@ -347,13 +412,16 @@ class _VectorAverage(Pooling):
             acc = k.let(acc, "acc", "int32x4")
             return requantize_lanes(k, q, acc, splat(m), splat(0 - e), i32(q.zero_point))
         n = self.pool.taps
+        if self.pool.cuts:
+            (factor, half), shift = self.numbers, reciprocals(self.pool)[0][0]
+        else:
+            factor, shift = reciprocal(n, 255 if self.pool.half_up else 128)
+            half = n // 2 + (128 * n if self.pool.half_up else 0)
         if self.pool.half_up:
-            factor, shift = reciprocal(n, 255)
-            value = tirx.shift_right((total + splat(128 * n + n // 2)) * splat(factor), splat(shift)) - splat(128)
+            value = tirx.shift_right((total + splat(half)) * splat(factor), splat(shift)) - splat(128)
             return value if (lo, hi) == (-128, 127) else tirx.max(tirx.min(value, splat(hi)), splat(lo))
-        factor, shift = reciprocal(n, 128)
         sign = k.let(tirx.shift_right(total, splat(31)), "sign", "int32x4")
-        size = tirx.bitwise_xor(total, sign) - sign + splat(n // 2)
+        size = tirx.bitwise_xor(total, sign) - sign + splat(half)
         quotient = k.let(tirx.shift_right(size * splat(factor), splat(shift)), "quotient", "int32x4")
         value = tirx.bitwise_xor(quotient, sign) - sign
         return value if (lo, hi) == (-128, 127) else tirx.max(tirx.min(value, splat(hi)), splat(lo))
@@ -363,12 +431,29 @@ def reciprocal(n: int, most: int) -> tuple[int, int]:
     """Find `(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v up to `most` times n plus n /
     2.
     """
-    sums = np.arange(n * most + n // 2 + 1, dtype=np.int64)
     for shift in range(23, 0, -1):
-        factor = -(-(1 << shift) // n)
-        if int(sums[-1]) * factor < 1 << 31 and np.array_equal(sums * factor >> shift, sums // n):
+        if (factor := _factor(n, most, shift)) is not None:
             return factor, shift
     raise AssertionError(f"no reciprocal of {n}")
+
+
+def reciprocals(pool: Pool) -> list[tuple[int, int]]:
+    """Return `(e, 0)`, then `(n, f)` for every divisor of a pool's cuts, as in `reciprocal` with an `e` in common; empty if
+    there is none.
+    """
+    divisors, most = sorted({cut.divisor for cut in pool.cuts}), 255 if pool.half_up else 128
+    for shift in range(23, 0, -1):
+        factors = [(n, f) for n in divisors if (f := _factor(n, most, shift)) is not None]
+        if len(factors) == len(divisors):
+            return [(shift, 0), *factors]
+    return []
+
+
+@lru_cache(maxsize=1024)
+def _factor(n: int, most: int, shift: int) -> int | None:
+    sums, factor = np.arange(n * most + n // 2 + 1, dtype=np.int64), -(-(1 << shift) // n)
+    exact = int(sums[-1]) * factor < 1 << 31 and np.array_equal(sums * factor >> shift, sums // n)
+    return factor if exact else None
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
@@ -378,7 +463,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
         return []
     forms: list[tuple[str, type[Pooling]]] = []
     narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
-    if target.vectors and narrow:
+    if target.vectors and narrow and (pool.requantize is None or pool.requantize.in_lanes):
         forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))
     if target.dsp and narrow:
         forms.append(("words", _Words))

@@ -39,6 +39,7 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _LIMIT = 1 << 31
+HALFWAY = "an accumulator may lie halfway"
 WIDE_LOW = 25  # low bits of a wide multiplier, which are multiplied apart
 
 
@@ -92,7 +93,7 @@ def plan_requantize(
     lo, hi = clamp
     reason, largest = _refusal(m, s, acc_lo, acc_hi, zero_point), np.maximum(np.abs(acc_lo), np.abs(acc_hi))
     if even and not reason and may_tie(m, s, largest):
-        reason = "an accumulator may lie halfway"
+        reason = HALFWAY
     if even and reason and (narrow := _narrow_table(m, s, largest, zero_point)) is not None:
         return Requantize(narrow, False, False, zero_point, lo, hi, reason, even=True, narrow=True)
     if reason:
@@ -261,8 +262,19 @@ def clamp_value(b: Builder, q: Requantize, value: Value, halved: bool = False) -
 
 
 def _general_even(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
-    """Emit `acc m 2^(shift - 31) + zo` in 64 bits, rounded once, half to even, and saturated."""
+    """Emit `acc m 2^(shift - 31) + zo` in 64 bits, rounded once, half to even, and saturated.
+
+    Where only halves stand in the way of the short form, the high word is rounded, in 32 bits: up from halves if the low
+    word is not zero or the high word is odd.
+    """
     product = b.let(acc.astype("int64") * m.astype("int64"), "p", "int64")
+    if q.reason == HALFWAY:
+        e, one = b.let(0 - shift, "e"), i32(1)
+        h = b.let(tirx.shift_right(product, tirx.const(31, "int64")).astype("int32"), "h")
+        odd = b.let(tirx.bitwise_and(tirx.shift_right(h, e), one), "odd")
+        low = tirx.bitwise_and(product.astype("int32"), i32(0x7FFFFFFF))
+        up = b.let(tirx.Select(tirx.EQ(low, i32(0)), odd, one), "up")
+        return clamp_value(b, q, tirx.shift_right(h + tirx.shift_left(one, e - 1) - 1 + up, e) + q.zero_point)
     down = b.let(tirx.const(31, "int64") - shift.astype("int64"), "down", "int64")
     odd = tirx.bitwise_and(tirx.shift_right(product, down), tirx.const(1, "int64"))
     below = tirx.shift_left(tirx.const(1, "int64"), down - 1) - 1

@@ -138,11 +138,14 @@ POOLS: dict[str, Callable[[Net, Value], Value]] = {
     "apart": lambda n, x: n.max_pool(x, 2),
     "overlapping": lambda n, x: n.max_pool(x, 3, 1, padding="same"),
     "wide": lambda n, x: n.max_pool(x, (5, 4), (2, 3)),
+    "average": lambda n, x: n.avg_pool(x, 3, 1, padding="same"),
+    "average of strides": lambda n, x: n.avg_pool(x, (5, 4), (2, 3), padding="same"),
+    "average of whole windows": lambda n, x: n.avg_pool(x, 2),
 }
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_max_pools_compute_the_generic_kernel(name: str, tmp_path: Path) -> None:
+def test_pools_compute_the_generic_kernel(name: str, tmp_path: Path) -> None:
     net = Net("float32", seed=4)
     made = prepare(net.finish(POOLS[name](net, net.input(SHAPE))), kernel_target("cortex-m4", "c"))
     (op,) = made.graph.ops
@@ -161,10 +164,18 @@ def test_max_pools_compute_the_generic_kernel(name: str, tmp_path: Path) -> None
 
 @pytest.mark.emulator
 @pytest.mark.usefixtures("emulator", "quick_host")
-@pytest.mark.parametrize(("core", "most"), [("cortex-m4", 155_000), ("cortex-m55", 25_000)])
-def test_instructions_and_bits_of_max_pools(core: str, most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("core", "pool", "most"),
+    [
+        ("cortex-m4", "overlapping", 155_000),
+        ("cortex-m55", "overlapping", 25_000),
+        ("cortex-m4", "average", 80_000),
+        ("cortex-m55", "average", 35_000),
+    ],
+)
+def test_instructions_and_bits_of_pools(core: str, pool: str, most: int, tmp_path: Path) -> None:
     net = Net("float32", seed=4)
-    api.compile(net.finish(POOLS["overlapping"](net, net.input(SHAPE))), target=core, output=tmp_path / "p")
+    api.compile(net.finish(POOLS[pool](net, net.input(SHAPE))), target=core, output=tmp_path / "p")
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     boards = {
         b: api.run(tmp_path / "p", board=b, inputs={"input0": x}, outputs=tmp_path / f"{b}.npz") for b in (None, "host")

@@ -12,6 +12,7 @@ from tvm_cascade import api
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.dense import round_once
+from tvm_cascade.passes.integer.fixed_point import quantize_multiplier
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
@@ -84,7 +85,7 @@ def test_averages(core: KernelTarget, kernel_size: tuple[int, int], tmp_path: Pa
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 def test_averages_to_another_scale(core: KernelTarget, tmp_path: Path) -> None:
-    """The sum with its head room, rescaled as the reference rescales; a padded one is left to the generic kernel."""
+    """The sum with its head room, rescaled as the reference rescales."""
     x = np.random.default_rng(1).integers(-128, 128, (7, 6, 4)).astype(np.int8)
     x[:3, :3] = -128
     m, s, window = 1518500250, -13, {"pool_size": [3, 3], "strides": [1, 1], "dilation": [1, 1], "clamp": [-128, 127]}
@@ -97,8 +98,70 @@ def test_averages_to_another_scale(core: KernelTarget, tmp_path: Path) -> None:
     want = reference(acc, np.full(acc.shape, m), np.full(acc.shape, s), -5, (-128, 127)).reshape(total.shape)
     have = run_rows(kernel, tmp_path, [x], np.zeros((5, 4, 4), np.int8), lambda y: y)
     np.testing.assert_array_equal(have, want)
-    padded = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 7, 6, 4), "int8", padding=[1] * 4, **attrs)
-    assert first_rule(padded, core) is None
+
+
+def cut_windows(
+    x: np.ndarray, size: int, stride: int, before: int, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums and the numbers of elements of square windows inside the map, by output pixel."""
+    starts = [[i * stride - before for i in range(extent)] for extent in shape]
+    windows = [[x[max(a, 0) : a + size, max(b, 0) : b + size].astype(int) for b in starts[1]] for a in starts[0]]
+    sums = np.array([[w.sum((0, 1)) for w in row] for row in windows])
+    return sums, np.array([[w.shape[0] * w.shape[1] for w in row] for row in windows])[..., None]
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+@pytest.mark.parametrize(("size", "stride", "before"), [(3, 1, 1), (3, 2, 1), (5, 2, 2), (4, 3, 2)])
+@pytest.mark.parametrize("half_up", [False, True])
+def test_averages_with_padding(
+    core: KernelTarget, size: int, stride: int, before: int, half_up: bool, tmp_path: Path
+) -> None:
+    """Every cut of the window has a divisor of its own; no kernel divides."""
+    x = np.random.default_rng(1).integers(-128, 128, (9, 7, 4)).astype(np.int8)
+    x[:size, :size] = -128
+    rows, columns = (-(-(n + before - size) // stride) + 1 for n in (9, 7))
+    attrs = {"pool_size": [size] * 2, "strides": [stride] * 2, "padding": [before] * 4, "clamp": [-128, 120]}
+    rounding = {"rounding": "half up"} if half_up else {}
+    spec = operator("avg_pool2d", [(1, 9, 7, 4)], (1, rows, columns, 4), "int8", **attrs, **rounding)
+    kernel = first_rule(spec, core)
+    assert kernel is not None and kernel.rule.startswith("pooling.")
+    total, count = cut_windows(x, size, stride, before, (rows, columns))
+    if half_up:
+        want = (total + 128 * count + count // 2) // count - 128
+    else:
+        want = np.trunc((total + np.where(total > 0, count // 2, -(count // 2))) / count)
+    have = run_rows(kernel, tmp_path, [x], np.zeros((rows, columns, 4), np.int8), lambda y: y * stride - before)
+    np.testing.assert_array_equal(have, np.minimum(want, 120))
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_averages_with_padding_to_another_scale(core: KernelTarget, once: bool, counted: bool, tmp_path: Path) -> None:
+    """A multiplier for every divisor; halves that are rounded to even among them. Padding may count."""
+    x = np.random.default_rng(1).integers(-128, 128, (7, 6, 4)).astype(np.int8)
+    x[:3, :3] = -128
+    ratio, tables = 1.0 if once else 0.7, np.zeros((2, 10), "int32")
+    for n in (4, 6, 9):
+        tables[:, n] = quantize_multiplier(ratio / n / 256)
+    window = {"pool_size": [3, 3], "strides": [1, 1], "padding": [1] * 4, "clamp": [-128, 127]}
+    given = {"input_zero_point": 7, "output_zero_point": -5, "head_room": 8}
+    extra = ({"rounding": "once, half to even"} if once else {}) | ({"counted": [1] * 4} if counted else {})
+    spec = operator(
+        "scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 7, 6, 4), "int8", (tables[0], tables[1]), **window, **given, **extra
+    )
+    kernel = first_rule(spec, core)
+    assert kernel is not None and kernel.rule.startswith("pooling.")
+    total, count = cut_windows(x, 3, 1, 1, (7, 6))
+    divisor = np.full_like(count, 9) if counted else count
+    acc = (total - count * 7) << 8
+    m, s = (np.broadcast_to(table[divisor], acc.shape).ravel() for table in tables)
+    if once:
+        want = np.clip(np.rint(acc.ravel() * m / 2.0 ** (31 - s)) - 5, -128, 127)
+    else:
+        want = reference(acc.ravel(), m, s, -5, (-128, 127))
+    have = run_rows(kernel, tmp_path, [x], np.zeros((7, 6, 4), np.int8), lambda y: y - 1)
+    np.testing.assert_array_equal(have, want.reshape(have.shape))
 
 
 def test_reciprocals_are_exact() -> None:
@@ -213,7 +276,8 @@ def mixed_network():
     averaged = net.avg_pool(x, (2, 2), 2, "valid")
     both = net.concat([pooled, averaged])
     wide = net.max_pool(net.add(both, both), (3, 3), 1, "same")
-    narrow = net.avg_pool(net.conv(wide, 8, kernel=(1, 1)), (3, 3), 3, "valid")
+    around = net.avg_pool(net.conv(wide, 8, kernel=(1, 1)), (3, 3), 1, "same")
+    narrow = net.avg_pool(around, (3, 3), 3, "valid")
     flat = net.dense(net.flatten(narrow), 12)
     return net.finish([flat, net.global_pool(wide)])
 
@@ -224,7 +288,7 @@ def mixed_network():
 )
 def test_mixed_networks_equal_the_generic_kernels(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
     rules = [k.rule for k in prepare(mixed_network(), kernel_target(target, backend), Database()).kernels if k]
-    assert sum(r.startswith("pooling.") for r in rules) >= 4 and sum(r.startswith("moves.") for r in rules) == 1
+    assert sum(r.startswith("pooling.") for r in rules) >= 5 and sum(r.startswith("moves.") for r in rules) == 1
     made = api.compile(mixed_network(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
     report = api.run(tmp_path / "p", board=made.board)
     assert report.equals_host
