@@ -12,6 +12,7 @@ from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.importers.interface import attach, io_spec, with_interface
 from tvm_cascade.importers.kernel_layout import in_kernel_layout
 from tvm_cascade.passes.sliding.incremental import frame_module
+from tvm_cascade.passes.sliding.slices import with_slices
 from tvm_cascade.sliding import FramePlan
 from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec, unique_names
 
@@ -30,6 +31,7 @@ def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis:
 
     Raises the errors of `frame_module`.
     """
+    mod = with_slices(mod)
     try:  # rows of time are then contiguous where the file has planes of channels
         made = frame_module(in_kernel_layout(mod), hop, most_state, axis)
     except CascadeError:  # names the file's operators where these end it too
