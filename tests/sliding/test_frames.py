@@ -197,7 +197,19 @@ def test_sums_run(windows: tuple[int, ...], hop: int, padding: int) -> None:
     without = plan_frame(network, hop, plan.totals)
     assert (without.additions, without.macs) == (8 * before, plan.macs)
     assert without.state_bytes == plan.state_bytes - 32
-    assert [p.totals for p in frame_frontier(network, hop)][:2] == [plan.totals, frozenset()]
+    totals = [p.totals for p in frame_frontier(network, hop)]
+    assert totals[0] == plan.totals and totals[-1] == frozenset()
+
+
+def test_rows_at_both_ends_may_be_kept_at_one() -> None:
+    """Padding makes rows at the window's begin, which need rows of the maps in front: kept for long, or computed again."""
+    network = chain(60, Window(3, padding=2), Window(3, padding=2), None)
+    plans = frame_frontier(network, 1)
+    kept = [None if own is None else own.kept for own in (p.series[1] for p in plans)]
+    assert kept == [(2, 59), (57, 59), (0, 0), (0, 0)]
+    assert [(p.macs, p.state_bytes) for p in plans] == [(310, 186), (370, 129), (430, 124), (3670, 60)]
+    for plan in plans:
+        validate(plan, 150)
 
 
 def test_sums_that_do_not_run() -> None:

@@ -178,10 +178,13 @@ class FramePlan:
         return Refusal(f"{step.name} ends it: it {reason}; {helps}", (step.name,))
 
 
-def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
+def plan_frame(
+    network: SlidingNetwork, hop: int, dropped: Collection[int] = (), trimmed: Collection[int] = ()
+) -> FramePlan:
     """Plan a frame that keeps every row needed again, except rows of the tensors `dropped`, which are recomputed.
 
-    For a dropped tensor without rows, recompute the underlying sum.
+    Of the tensors `trimmed`, only the last rows without a gap are kept, and those in front recomputed. For a dropped
+    tensor without rows, recompute the underlying sum.
     """
     reach = interiors(network)
     needed: list[list[Rows]] = [[] for _ in network.series]
@@ -199,7 +202,7 @@ def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ())
             for tensor in step.inputs:
                 _need(network, needed, tensor)
             continue
-        plan = _series_plan(network, reach, hop, target, needed[target], target in dropped)
+        plan = _series_plan(network, reach, hop, target, needed[target], target in dropped, target in trimmed)
         plans[target] = plan
         for position, tensor in enumerate(step.inputs):
             height = network.series[tensor].rows
@@ -231,7 +234,13 @@ def _need(network: SlidingNetwork, needed: list[list[Rows]], tensor: int) -> Non
 
 
 def _series_plan(
-    network: SlidingNetwork, reach: Reach, hop: int, tensor: int, needed: list[Rows], dropped: bool
+    network: SlidingNetwork,
+    reach: Reach,
+    hop: int,
+    tensor: int,
+    needed: list[Rows],
+    dropped: bool,
+    trimmed: bool = False,
 ) -> SeriesPlan:
     given = tensor == network.input
     if not given and tensor != network.carrier and not _is_stored(network, tensor):
@@ -243,7 +252,7 @@ def _series_plan(
     interior = reach.interiors[tensor]
     if not inside or interior is None or dropped:
         return SeriesPlan(tuple(fresh) if given else asked, True)
-    kept, shift = (min(inside), reusable[1]), interior.shift(hop)
+    kept, shift = ((max if trimmed else min)(inside), reusable[1]), interior.shift(hop)
     entering = (max(kept[1], kept[0] + shift), kept[1] + shift)
     computed = fresh if given else [*without(asked, kept), entering]
     return SeriesPlan(merged(computed), True, kept, interior.period(hop), shift)
@@ -284,29 +293,28 @@ def _some(rows: Rows) -> bool:
 
 
 def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
-    """Plan frames from the least work to the least state; each plan drops the tensor that costs the least work per
-    byte.
+    """Plan frames from the least work to the least state; each plan drops or trims the tensor for which that costs the
+    least work per byte.
 
     The last plan keeps only rows of the input. No plan is better than another in both.
     """
-    plans, dropped = [plan_frame(network, hop)], frozenset[int]()
+    plans, dropped, trimmed = [plan_frame(network, hop)], frozenset[int](), frozenset[int]()
     while True:
         last = plans[-1]
         kept = [t for t, p in enumerate(last.series) if p is not None and p.state_rows and t != network.carrier]
-        kept += sorted(last.totals)
-        tried = [(plan_frame(network, hop, dropped | {t}), t) for t in kept]
-        smaller = [(p, t) for p, t in tried if p.state_bytes < last.state_bytes]
+        choices = [(dropped, trimmed | {t}) for t in kept if t not in trimmed]
+        choices += [(dropped | {t}, trimmed) for t in (*kept, *sorted(last.totals))]
+        tried = [(plan_frame(network, hop, *choice), choice) for choice in choices]
+        smaller = [(p, k) for k, (p, _) in enumerate(tried) if p.state_bytes < last.state_bytes]
         if not smaller:
             return plans
-        best, tensor = min(smaller, key=lambda c: (*_price(c[0], last), c[1]))
-        dropped |= {tensor}
+        best, chosen = min(smaller, key=lambda c: (_price(c[0], last), c[1]))
+        dropped, trimmed = choices[chosen]
         if best.work <= last.work:
             plans.pop()
         plans.append(best)
 
 
-def _price(plan: FramePlan, last: FramePlan) -> tuple[float, float]:
-    """Return a plan's additional work over `last`, per state byte saved."""
-    saved = last.state_bytes - plan.state_bytes
-    macs, additions = (a - b for a, b in zip(plan.work, last.work, strict=True))
-    return macs / saved, additions / saved
+def _price(plan: FramePlan, last: FramePlan) -> float:
+    """Return a plan's additional multiply-accumulates and additions over `last`, per state byte saved."""
+    return (sum(plan.work) - sum(last.work)) / (last.state_bytes - plan.state_bytes)
