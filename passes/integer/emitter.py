@@ -65,7 +65,7 @@ class Emitter:
         arguments = [relax.const(o, str(o.dtype)) if isinstance(o, np.ndarray) else self.new(o) for o in given]
         types = tuple((shape_of(a), dtype_of(a)) for a in arguments)
         described = Attributes(**attributes)
-        key = kind, compute, tuple(order), types, described
+        key = kind, compute, tuple(order), types, activations, described
         if key not in self.written:
             placeholders = [te.placeholder(*of, f"p{i}") for i, of in enumerate(types)]
             output = compute(*(placeholders[order.index(k)] for k in range(len(order))))

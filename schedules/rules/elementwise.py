@@ -215,16 +215,169 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
             doubled = left + looked * (signs[other] << op.head_room) + constant
         else:
             doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
-        acc = row.k.let(doubled, "acc")
-        if q.narrow:
-            return emit_requantize(row.k, q, acc, m, addend, shift)
-        high = row.k.let(call("smmla" if q.even else "smmlar", acc, m, addend), "h")
-        if q.sign:
-            high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
-        return clamp_value(row.k, q, tirx.shift_right(high, shift))
+        return _doubled(row.k, q, row.k.let(doubled, "acc"), m, addend, shift)
 
     factors = shifted, signs[shifted], signs[other] if plain else None, op.head_room
     return row.run(element, "sum", *factors, q.sign, q.even, q.narrow, q.lo, q.hi)
+
+
+def _doubled(k: KernelBuilder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
+    """Emit the requantization of a doubled sum, which saves the doubling before `smmlar`."""
+    if q.narrow:
+        return emit_requantize(k, q, acc, m, addend, shift)
+    high = k.let(call("smmla" if q.even else "smmlar", acc, m, addend), "h")
+    if q.sign:
+        high = k.let(high + tirx.shift_right(acc, i32(31)), "h")
+    return clamp_value(k, q, tirx.shift_right(high, shift))
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """An add, sub or mul of a map with an operand that has an element for every channel, or for every pixel."""
+
+    op: Binary
+    width: int
+    channels: int
+    ways: tuple[str, str]  # of the left and the right operand: by element, by channel, by pixel
+    constant: np.ndarray | None = None  # an operand of an element for every channel
+    first: bool = False  # the constant is the left operand
+
+
+def read_broadcast(spec: OperatorSpec) -> Broadcast | None:
+    """Read an add, sub or mul of a map with an operand of another shape; None for anything else."""
+    shape, dtype, given = spec.output.shape, spec.output.dtype, spec.attributes
+    if spec.kind not in ("add", "sub", "mul") or dtype not in STORED or len(shape) != 4 or shape[0] != 1:
+        return None
+    if any(t.dtype != dtype for t in spec.inputs) or len(spec.inputs) + len(spec.constants) != 2:
+        return None
+    ways, constant = [_way(t.shape, shape) for t in spec.inputs], spec.constants[0] if spec.constants else None
+    if constant is not None:
+        by_channel = constant.dtype == dtype and constant.shape[-1:] == shape[-1:] and constant.size == shape[-1]
+        ways.insert(0 if given.constant_first else 1, _BY_CHANNEL if by_channel else "")
+    if set(ways) not in ({_BY_ELEMENT, _BY_CHANNEL}, {_BY_ELEMENT, _BY_PIXEL}):
+        return None
+    (_, _, width, channels), zeros, clamp = shape, given.input_zero_points or (0, 0), given.clamp or RANGE_OF[dtype]
+    op = Binary(
+        spec.kind,
+        width * channels,
+        (zeros[0], zeros[1]),
+        _ratios(given),
+        given.output_zero_point or 0,
+        (clamp[0], clamp[1]),
+        _head_room(given),
+        dtype,
+        given.rounding == ONCE,
+    )
+    values = None if constant is None else constant.ravel()
+    return Broadcast(op, width, channels, (ways[0], ways[1]), values, bool(given.constant_first))
+
+
+_BY_ELEMENT, _BY_CHANNEL, _BY_PIXEL = "element", "channel", "pixel"
+
+
+def _way(size: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Return how an operand of a size meets the elements of a shape; empty for any other."""
+    if size == shape:
+        return _BY_ELEMENT
+    if size[-1:] == shape[-1:] and prod(size) == shape[-1]:
+        return _BY_CHANNEL
+    return _BY_PIXEL if size == (*shape[:3], 1) else ""
+
+
+class _Pixels:
+    """Builder of a row kernel for a broadcast operator: pixel by pixel, four channels at a time."""
+
+    def __init__(self, given: Broadcast, q: Requantize) -> None:
+        self.given, self.q, self.op = given, q, given.op
+        self.parts = [self._part(side) for side in (0, 1)] if self.op.kind != "mul" else []
+        base = sum(part[1] for part in self.parts)
+        arrays = [np.array([*q.table[0], *(self.op.zero_points if self.op.kind == "mul" else (base, 0))], np.int32)]
+        if given.constant is not None:
+            arrays.append(self._constant(0 if given.first else 1))
+        arrays += [part[0] for part in self.parts if part[0] is not None]
+        ways = [w for side, w in enumerate(given.ways) if not self._is_constant(side)]
+        sizes = {_BY_ELEMENT: self.op.row_elements, _BY_CHANNEL: given.channels, _BY_PIXEL: given.width}
+        dtype = self.op.dtype
+        self.k = k = KernelBuilder([dtype] * len(ways), arrays, [dtype])
+        self.xs = [k.view(k.inputs[i][0], dtype, "xs") for i in range(len(ways))]
+        self.rows = [k.let(k.row_offset(i, 0, sizes[way]), "row") for i, way in enumerate(ways)]
+        self.tables = [k.view(p, "int32", "table") for p in k.constants]
+        self.out = k.view(k.outputs[0], dtype, "outs")
+
+    def build(self) -> RowKernel:
+        given, q, op = self.given, self.q, self.op
+        shapes = tuple((table is None, factor) for table, _, factor in self.parts)
+        form = (
+            op.kind,
+            given.width,
+            given.channels,
+            given.ways,
+            given.constant is None,
+            given.first,
+            shapes,
+            op.head_room,
+        )
+        return self.k.kernel(self._emit, form=("broadcast", op.dtype, *form, q.sign, q.even, q.narrow, q.lo, q.hi))
+
+    def _is_constant(self, side: int) -> bool:
+        return self.given.constant is not None and self.given.first == (side == 0)
+
+    def _sign(self, side: int) -> int:
+        return -1 if self.op.kind == "sub" and side else 1
+
+    def _part(self, side: int) -> tuple[np.ndarray | None, int, int]:
+        """Return what doubles and rescales a sum's operand: a table by byte, an addend, a factor."""
+        op, sign = self.op, self._sign(side)
+        if self._is_constant(side):
+            return None, 0, 0
+        if op.ratios[side] == HALF:
+            return None, -sign * op.zero_points[side] * (1 << op.head_room), sign << op.head_room
+        table = rescale((STORED[op.dtype] - op.zero_points[side]) << op.head_room, op.ratios[side], op.even)
+        return (2 * sign * table).astype(np.int32), 0, 0
+
+    def _constant(self, side: int) -> np.ndarray:
+        """Return the constant's numbers by channel: centred, or of a sum doubled and rescaled."""
+        assert self.given.constant is not None
+        centred = self.given.constant.astype(np.int64) - self.op.zero_points[side]
+        if self.op.kind == "mul":
+            return centred.astype(np.int32)
+        rescaled = rescale(centred << self.op.head_room, self.op.ratios[side], self.op.even)
+        return (2 * self._sign(side) * rescaled).astype(np.int32)
+
+    def _emit(self) -> None:
+        k, given = self.k, self.given
+        self.numbers = [k.let(self.tables[0][i32(i)], "number") for i in range(5)]
+        step = 4 if given.channels % 4 == 0 else 1
+        with k.loop(given.width, "p") as pixel:
+            start = k.let(pixel * given.channels, "start")
+            by_pixel = {side: self._loaded(side, pixel) for side, way in enumerate(given.ways) if way == _BY_PIXEL}
+            for c in k.unrolled(given.channels // step, step, "c"):
+                sides = []
+                for side, way in enumerate(given.ways):
+                    at = c if way == _BY_CHANNEL else start + c
+                    sides.append(by_pixel[side] if side in by_pixel else self._loaded(side, at))
+                k.store(self.out, start + c, self._element(*sides).astype(self.op.dtype))
+
+    def _loaded(self, side: int, at: Value) -> Value:
+        """Return an operand's element: centred, or of a sum doubled and rescaled."""
+        k = self.k
+        if self._is_constant(side):
+            return k.let(self.tables[1][at], "x")
+        place = 0 if self.given.constant is not None else side
+        value = k.let(self.xs[place][self.rows[place] + at].astype("int32"), "x")
+        if self.op.kind == "mul":
+            return k.let(value - self.numbers[3 + side], "x")
+        table, _, factor = self.parts[side]
+        if table is None:
+            return k.let(value * factor, "x")
+        ahead = sum(part[0] is not None for part in self.parts[:side]) + (self.given.constant is not None)
+        return k.let(self.tables[1 + ahead][tirx.bitwise_and(value, i32(255))], "x")
+
+    def _element(self, left: Value, right: Value) -> Value:
+        m, addend, shift, base, _ = self.numbers
+        if self.op.kind == "mul":
+            return emit_requantize(self.k, self.q, self.k.let(left * right, "p"), m, addend, shift)
+        return _doubled(self.k, self.q, self.k.let(left + right + base, "acc"), m, addend, shift)
 
 
 def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
@@ -232,11 +385,15 @@ def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
     table, op = read_table(spec), read_binary(spec)
     if table is not None:
         return [Variant("elements", partial(table_kernel, spec, table))]
-    q = None if op is None else requantize_of(op)
-    if op is None or q is None or (op.kind != "mul" and HALF not in op.ratios[:2]):
+    wide = read_broadcast(spec) if op is None else None
+    op = op if wide is None else wide.op
+    if op is None or (wide is None and op.kind != "mul" and HALF not in op.ratios[:2]):
         return []
+    q = requantize_of(op)
     if q.narrow and op.kind != "mul":
         q = requantize_of(op, doubled=1)
     if not q.in_lanes:
         return []
+    if wide is not None:
+        return [Variant("broadcast", lambda: _Pixels(wide, q).build())]
     return [Variant("elements", partial(mul_kernel if op.kind == "mul" else sum_kernel, op, q))]
