@@ -10,6 +10,7 @@ import pytest
 
 from tvm_cascade import api
 from tvm_cascade.cores import KernelTarget, kernel_target
+from tvm_cascade.frontend import load
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier
@@ -23,6 +24,7 @@ from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.c_kernel import CKernel
+from tvm_cascade.testing.tflite import ModelWriter
 
 pytestmark = pytest.mark.usefixtures("quick_host")
 
@@ -292,3 +294,33 @@ def test_mixed_networks_equal_the_generic_kernels(target: str, backend: str, emu
     made = api.compile(mixed_network(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
     report = api.run(tmp_path / "p", board=made.board)
     assert report.equals_host
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("core", ["cortex-m0plus", "cortex-m4", "riscv32"])
+def test_products_of_two_activations(core: str, emulator: None, tmp_path: Path) -> None:
+    """As attention has them: of several heads, with zero points on either side, with either operand turned."""
+    pytest.importorskip("ai_edge_litert")
+    w = ModelWriter()
+    sizes = [((1, 7, 12), (1, 12, 9), False), ((1, 2, 5, 6), (1, 2, 10, 6), True), ((1, 3, 4, 8), (1, 1, 8, 3), False)]
+    for k, (left, right, turned) in enumerate(sizes):
+        x, y = w.activation(left, "int8", 0.05, (3, 0, -128)[k]), w.activation(right, "int8", 0.06, (-7, 0, 127)[k])
+        columns = right[-2] if turned else right[-1]
+        out = w.tensor((*left[:-1], columns), "int8", 0.3, 4)
+        w.operator("BATCH_MATMUL", [x, y], [out], "BatchMatMulOptions", adjX=False, adjY=turned, version=2)
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    rules = [k.rule for k in prepare(load(path), kernel_target(core, "c")).kernels if k]
+    assert rules.count("matmul.blocks") == len(sizes)
+    api.compile(path, target=core, output=tmp_path / "p")
+    assert api.run(tmp_path / "p", check=path).match
+
+
+def test_a_product_of_two_activations_takes_few_cycles(tmp_path: Path) -> None:
+    w = ModelWriter()
+    x, y = w.activation((1, 32, 64), "int8", 0.05), w.activation((1, 64, 32), "int8", 0.06)
+    w.operator("BATCH_MATMUL", [x, y], [w.tensor((1, 32, 32), "int8", 0.3)], "BatchMatMulOptions", version=2)
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    told = api.plan(path, target="cortex-m4").to_dict()
+    assert told["cycles"] < 4.5 * told["macs"]
