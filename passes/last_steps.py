@@ -1,6 +1,9 @@
-"""Keep the last step alone of a scan's result (`schedules.kernels.scan`) where nothing reads another step.
+"""Keep the last step alone of the result of a scan (`schedules.kernels.scan`) or a recurrent layer (`passes.recurrent`)
+where nothing reads another step.
 
 rewrite: `ys = scan(...)  # [steps, ...]`, `y = ys[-1]` --> `y = scan(...)  # [...]`
+
+Steps that a file writes out itself are parts of a concatenation, of which the last part alone is then read.
 
 Operators that move elements may stand in between (slices, splits, takes, reshapes, transposes), and quantizations by one
 scale. They are evaluated on the numbers of the result's elements, which tell the step of each.
@@ -8,26 +11,29 @@ scale. They are evaluated on the numbers of the result's elements, which tell th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 
 from tvm_cascade.passes.integer.expressions import constant_of
 from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, name_of, relax, shape_of
+from tvm_cascade.passes.recurrent.last_step import keeping_last_step, steps_of
 from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.passes.scan_operator import keeping_last
-from tvm_cascade.schedules.kernels.scan import Scan, scan_of
+from tvm_cascade.schedules.kernels.scan import scan_of
 
 _SHAPES = ("reshape", "expand_dims", "squeeze", "flatten")
 _CONVERSIONS = ("quantize", "dequantize")
 
 
 def with_last_steps(mod: Any) -> tvm.IRModule:
-    """Return the module whose scans keep no result of which the last step's part alone is read."""
-    if not any(isinstance(f, tvm.tirx.PrimFunc) and scan_of(f) is not None for f in mod.functions.values()):
+    """Return the module whose scans and recurrent layers keep no result of which the last step's part alone is read."""
+    functions = [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    written_out = any(name_of(b.value) == "concat" for b in bindings_of(mod["main"]))
+    if not written_out and not any(scan_of(f) is not None or steps_of(f) is not None for f in functions):
         return mod
     reads = _Reads(mod)
     return _Writer(mod, reads).run() if reads.kept else mod
@@ -42,14 +48,36 @@ class _Moved:
     conversions: tuple[Value, ...] = ()  # quantizations and dequantizations in between, in order
 
 
+class _Stacked(NamedTuple):
+    """A result of all steps."""
+
+    output: int  # of the call
+    result: int  # of the scan; 0 of a recurrent layer
+    axis: int  # of the steps
+    backward: bool  # whether the first step is made last
+
+
+def _stacked(func: Any) -> list[_Stacked]:
+    """List the results of all steps of a scan or a recurrent layer."""
+    steps, scan = steps_of(func), scan_of(func)
+    if steps is not None:
+        return [_Stacked(0, 0, *steps)]
+    results = [] if scan is None else [(k, which - scan.states) for k, which in enumerate(scan.outputs)]
+    return [
+        _Stacked(k, r, 0, scan.is_backward(scan.sequences + r))
+        for k, r in results
+        if scan is not None and r >= 0 and scan.stacked[r] == "1"
+    ]
+
+
 class _Reads:
-    """The results of scans of which the last step alone is read."""
+    """The results of scans and recurrent layers of which the last step alone is read."""
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod
         bindings = bindings_of(mod["main"])
         self.values: dict[Value, Value] = {b.var: b.value for b in bindings}
-        self.kept: dict[Value, tuple[int, ...]] = {}  # by variable of a scan's call: those results
+        self.kept: dict[Value, tuple[int, ...]] = {}  # by variable of a call: those results
         self.ends: dict[Value, _Moved | None] = {}  # variables that hold the last step; None: others in between
         self.users: dict[Value, list[Value]] = {}
         for b in bindings:
@@ -57,28 +85,40 @@ class _Reads:
                 self.users.setdefault(v, []).append(b.var)
         self.returned = set(relax.analysis.free_vars(mod["main"].body.body))
         for b in bindings:
-            scan = scan_of(mod[b.value.args[0]]) if name_of(b.value) == "call_tir" else None
-            if scan is not None:
-                self._look(b.var, scan)
+            if name_of(b.value) == "concat":
+                self._look_at_parts(b.var, b.value)
+            elif name_of(b.value) == "call_tir":
+                self._look(b.var, _stacked(mod[b.value.args[0]]), len(getattr(b.var.ty, "fields", [b.var.ty])))
 
-    def _look(self, call: Value, scan: Scan) -> None:
-        """Find the results of a scan's call."""
-        results = [which - scan.states for which in scan.outputs]
+    def _look(self, call: Value, stacked: Sequence[_Stacked], outputs: int) -> None:
+        """Find those of a call's stacked results."""
         users = self.users.get(call, [])
-        if len(results) > 1 and (call in self.returned or not all(self._is_part(u) for u in users)):
+        if outputs > 1 and (call in self.returned or not all(self._is_part(u) for u in users)):
             return
-        for k, result in enumerate(results):
-            if result < 0 or scan.stacked[result] != "1":
-                continue
+        for k, result, axis, backward in stacked:
             ends = dict[Value, _Moved | None]()
-            for var in [call] if len(results) == 1 else [u for u in users if self.values[u].index == k]:
+            for var in [call] if outputs == 1 else [u for u in users if self.values[u].index == k]:
                 every = np.arange(np.prod(shape_of(var)), dtype="int64").reshape(shape_of(var))
-                last = every[0 if scan.is_backward(scan.sequences + result) else -1].ravel()
-                if not self._end(var, _Moved(var, every), last, ends):
-                    break
+                last = every.take(0 if backward else -1, axis).ravel()
+                if every.size == last.size or not self._end(var, _Moved(var, every), last, ends):
+                    break  # of one step nothing is left out
             else:
                 self.kept[call] = (*self.kept.get(call, ()), result)
                 self.ends |= ends
+
+    def _look_at_parts(self, var: Value, concat: Value) -> None:
+        """Add a concatenation of which the last part alone is read."""
+        if not isinstance(concat.args[0], relax.Tuple) or not shape_of(var):
+            return
+        axis, last = int(concat.attrs.axis) % len(shape_of(var)), concat.args[0].fields[-1]
+        every, ends = (
+            np.arange(np.prod(shape_of(var)), dtype="int64").reshape(shape_of(var)),
+            dict[Value, _Moved | None](),
+        )
+        rows = range(shape_of(var)[axis] - shape_of(last)[axis], shape_of(var)[axis])
+        if len(concat.args[0].fields) > 1 and self._end(var, _Moved(var, every), every.take(rows, axis).ravel(), ends):
+            self.kept[var] = ()
+            self.ends |= ends
 
     def _is_part(self, var: Value) -> bool:
         return isinstance(self.values[var], relax.TupleGetItem)
@@ -152,6 +192,9 @@ class _Writer(Rewriting):
                 self.renamed[var] = self._last(moved, shape_of(var))
             return
         source: Any = value.tuple_value if isinstance(value, relax.TupleGetItem) else None
+        if var in self.reads.kept and name_of(value) == "concat":
+            self.renamed[var] = substitute(value.args[0].fields[-1], self.renamed)
+            return
         if var in self.reads.kept:
             value = self._called(self.reads.kept[var], value)
         elif source in self.reads.kept:
@@ -161,9 +204,16 @@ class _Writer(Rewriting):
         self.renamed[var] = self.bb.emit(value)
 
     def _called(self, results: tuple[int, ...], value: Value) -> Value:
-        """Return the call of a scan that keeps the last step of `results`."""
-        func = self.mod[value.args[0]]
-        scan, types = func.attrs["scan"], list(getattr(value.ty, "fields", [value.ty]))
+        """Return the call of a scan or a recurrent layer that keeps the last step of `results`."""
+        func, types = self.mod[value.args[0]], list(getattr(value.ty, "fields", [value.ty]))
+        if (steps := steps_of(func)) is not None:
+            shape = [1 if k == steps[0] else d for k, d in enumerate(int(n) for n in types[0].shape.values)]
+            types[0] = relax.TensorType(shape, str(types[0].dtype))
+            called = self.bb.add_func(keeping_last_step(func), str(func.attrs["op_kind"]))
+            return relax.call_tir(
+                called, substitute(value.args[1], self.renamed), types if len(types) > 1 else types[0]
+            )
+        scan = func.attrs["scan"]
         for k, which in enumerate(scan.outputs):
             if which - scan.states in results:
                 types[k] = relax.TensorType([int(d) for d in types[k].shape.values[1:]], str(types[k].dtype))

@@ -10,6 +10,7 @@ from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.untyped import Builder, Value, relax
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, as_value, data_or_value
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
+from tvm_cascade.passes.recurrent.last_step import with_steps
 from tvm_cascade.passes.recurrent.loops import Extents, Loops, units_together
 from tvm_cascade.passes.recurrent.rounding import Rounding
 from tvm_cascade.program.quant import NotLowered
@@ -68,6 +69,7 @@ def lower_recurrence(
     activations = sum(data_or_value(parameters[name]) is parameters[name] for name in order)
     kind = layer.kind if operands.rounding is None else f"hybrid_{layer.kind}"
     func = with_spec(loops.function(), kind, activations, Attributes(units=units))
+    func = with_steps(func, layer) if wanted.steps else func
     types = [relax.TensorType(list(loops.shape(name)), "float32") for name in loops.outputs]
     called = relax.call_tir(builder.add_func(func, kind), [parameters[name] for name in order], types)
     made = builder.emit(called)

@@ -20,6 +20,7 @@ import tvm_cascade
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.main_rewriting import bindings_of, name_of
 from tvm_cascade.testing.reference import Compiled
 
 STEPS, BATCH, DEPTH, UNITS = 5, 2, 3, 4
@@ -237,3 +238,49 @@ def test_weights_that_are_dequantized(tmp_path: Path, kind: str) -> None:
     for ours, theirs in zip(Compiled(mod)(arrays["x"]), _reference(model, arrays), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert len(extract_graph(mod).graph.ops) == 1
+
+
+def _reading(form: Form, arrays: Arrays, step: int) -> Any:
+    """The model of an operator of whose steps a single one is read."""
+    model = form.model(arrays)
+    del model.graph.output[:]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(step, "int64"), "step"))
+    model.graph.node.append(helper.make_node("Gather", ["steps", "step"], ["y"], axis=0))
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    return onnx.shape_inference.infer_shapes(model)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", GATES)
+def test_the_step_that_is_read_is_kept(tmp_path: Path, kind: str, direction: str) -> None:
+    form = _form(kind, _STATES, outputs="steps", steps=40, direction=direction)
+    arrays = form.arrays()
+    for step in (0, 39, 17):
+        model = _reading(form, arrays, step)
+        onnx.save(model, tmp_path / "n.onnx")
+        mod: Any = load(tmp_path / "n.onnx")
+        (want,) = _reference(model, arrays)
+        np.testing.assert_allclose(
+            Compiled(mod)(*(arrays[i.name] for i in model.graph.input))[0], want, rtol=0, atol=1e-5
+        )
+        call = next(b.value for b in bindings_of(mod["main"]) if name_of(b.value) == "call_tir")
+        made_last = {"forward": 39, "reverse": 0}.get(direction)  # of both directions, no step is made last
+        assert int(call.ty.shape.values[0]) == (1 if step == made_last else 40)
+
+
+def test_a_written_out_step_that_is_read_is_kept(tmp_path: Path) -> None:
+    """Of steps joined by a Concat, the last alone; another step, or two of them, leave it."""
+    for step, parts in ((3, 0), (1, 1)):
+        names = [f"s{k}" for k in range(4)]
+        nodes = [helper.make_node("Tanh" if k % 2 else "Sigmoid", ["x"], [name]) for k, name in enumerate(names)]
+        nodes += [helper.make_node("Concat", names, ["steps"], axis=1)]
+        nodes += [helper.make_node("Transpose", ["steps"], ["t"], perm=[1, 0, 2])]
+        nodes += [helper.make_node("Gather", ["t", "step"], ["y"], axis=0)]
+        info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (1, 1, 6)), ("y", (1, 6)))]
+        graph = helper.make_graph(nodes, "g", info[:1], info[1:], [numpy_helper.from_array(np.array(step), "step")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        onnx.save(model, tmp_path / "n.onnx")
+        mod = load(tmp_path / "n.onnx")
+        assert [name_of(b.value) for b in bindings_of(mod["main"])].count("concat") == parts
+        x = np.random.default_rng(0).standard_normal((1, 1, 6)).astype("float32")
+        np.testing.assert_allclose(Compiled(mod)(x)[0], _reference(model, {"x": x})[0], rtol=0, atol=1e-6)
