@@ -30,7 +30,7 @@ def main() -> None:
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
     ]
     commands += [["growth.py"], ["search_growth.py"], ["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
-    commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
+    commands += [["operator_costs.py"], *(["ios.py", "--figure", f] for f in ("6", "cpu"))]
     if models is not None:
         commands = [
             ["cortex_m.py", "--models", str(models)],
