@@ -83,7 +83,7 @@ class TimeRule:
             return 1.0
         with suppress(SearchStopped):
             self.prices.least = min(self.prices.least, in_time(plan.graph, options).least)
-        return max(1.0, taken / self.prices.least)
+        return max(1.0, taken / self.prices.least) if self.prices.least else 1.0  # views alone take none
 
     def prefers(self, plan: Plan, best: Plan) -> bool:
         """Return True if `plan` is better than `best`."""

@@ -146,3 +146,20 @@ def test_a_signal_arrives_sample_by_sample(channels_last: bool, tmp_path: Path) 
     assert result.peak_bytes < 96 * 6 * 4
     tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=path).match
+
+
+def test_a_network_of_views_alone_is_planned(tmp_path: Path) -> None:
+    """It takes no instructions, and is as fast as itself."""
+    writer = ModelWriter()
+    x, turned = writer.activation((6, 5), "int8", 0.1), writer.tensor((1, 6, 1, 5), "int8", 0.1)
+    seen, shape, axes = (
+        writer.tensor((1, 1, 6, 5), "int8", 0.1),
+        writer.constant(np.array([1, 1, 6, 5], "int32")),
+        writer.constant(np.array([0, 2, 1, 3], "int32")),
+    )
+    writer.operator("RESHAPE", [x, shape], [seen], "ReshapeOptions", newShape=[1, 1, 6, 5])
+    writer.operator("TRANSPOSE", [seen, axes], [turned], "TransposeOptions")
+    writer.outputs.append(turned)
+    path = tmp_path / "views.tflite"
+    path.write_bytes(writer.finish())
+    assert tvm_cascade.plan(path, target="cortex-m7").peak_bytes == 30
