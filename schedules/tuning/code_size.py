@@ -11,7 +11,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.places import Flash
-from tvm_cascade.schedules.tir import PrimFunc, collect, ir
+from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL
 from tvm_cascade.search_monitor import counted
@@ -25,6 +25,7 @@ _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware
 }  # fmt: skip
 FLOAT_CODE = 1.4  # of kernels of floats: 1.2 to 1.7 in four networks on Cortex-M4, most where taps are written out
 VECTOR_FLOAT_CODE = 1.8  # of kernels of floats with MVE: four convolutions and three depthwise ones, 1.4 to 2.4
+ELEMENTWISE = 0.16  # of what `Core.code_size` adds, in scalar kernels of integers without sums: near Cortex-M4's bytes
 SHARED_CODE = 0.65  # of kernels that are called several times in no loop: compilers make a copy for constant arguments
 _FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
@@ -43,9 +44,10 @@ def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
 def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) -> int:
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
-    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size`. The compiler inlines kernels with a
-    single call in no loop, and drops the constant arguments of kernels with several. The driver and the start-up code
-    are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is called once.
+    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size` (`ELEMENTWISE`). The compiler
+    inlines kernels with a single call in no loop, and drops the constant arguments of kernels with several. The driver and
+    the start-up code are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is
+    called once.
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
@@ -60,7 +62,7 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
     functions = counted("bytes of code", list(distinct.items()))
     size = sum(_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
     driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
-    return round(size * core.code_size) + START_UP + driver + _library_bytes(distinct.values(), core)
+    return round(size) + START_UP + driver + _library_bytes(distinct.values(), core)
 
 
 def _key(func: PrimFunc) -> int:
@@ -69,12 +71,14 @@ def _key(func: PrimFunc) -> int:
 
 
 def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
-    """Return the bytes of a kernel, before `Core.code_size`: instructions of an FPU and of vectors of floats take 4 bytes
-    each, and a kernel that is `inlined` has no entry.
+    """Return the bytes of a kernel: instructions of an FPU and of vectors of floats take 4 bytes each, and a kernel that is
+    `inlined` has no entry.
     """
-    of_floats = core.fpu and any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
+    of_floats = any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
     wide = VECTOR_FLOAT_CODE if core.mve else FLOAT_CODE
-    return kernel_cost(func, inlined).bytes * (wide if of_floats else 1)
+    wider = of_floats or core.mve or bool(collect(func.body, tirx.AllocBuffer))
+    by_core = 1 + (core.code_size - 1) * (1 if wider else ELEMENTWISE)
+    return kernel_cost(func, inlined).bytes * (wide if core.fpu and of_floats else 1) * by_core
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:

@@ -45,6 +45,6 @@ CORE = replace(
     runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
     registers=2,
     operations=OPERATIONS,
-    code_size=2.4,
+    code_size=2.3,
     steps=replace(STEPS, cycle=1.34),
 )
