@@ -111,11 +111,12 @@ def _unit_bytes(planes: Planes, core: KernelTarget | None) -> int:
 def _folded(length: int, item: int) -> tuple[int, int]:
     """Return number and width of the rows into which a plane of a single row or column, as of a signal, is divided.
 
-    Return (1, length) if nothing divides the length. Scratch is the share of the tensor that a row has of the plane: a
-    sixteenth at most, in rows of whole words; a quarter where these would be many more than sixteen.
+    Return (1, length) if nothing divides the length. Scratch is the share of the tensor that a row has of the plane: of
+    bytes a sixteenth at most, in rows of whole words; a quarter where these would be many more than sixteen, and of
+    wider elements, which are moved singly in short rows.
     """
     divisors = [n for n in range(2, length // 4 + 1) if length % n == 0]
-    words = [n for n in divisors if n * item % 4 == 0 and length // 32 <= n <= length // 16]
+    words = [n for n in divisors if n % 4 == 0 and length // 32 <= n <= length // 16 and item == 1]
     row = max(words or divisors, default=length)
     return length // row, row
 
