@@ -422,3 +422,13 @@ def test_a_shape_that_neither_the_file_nor_the_rules_of_onnx_know_is_refused(
     monkeypatch.setattr("tvm_cascade.importers.onnx.folding.inferred_output", lambda *_: (2, 4))
     with pytest.raises(LoadError, match=r"output y has the shape \[2, 4\] in the file, \[2, 3\] computed"):
         load(tmp_path / "n.onnx")
+
+
+def test_a_graph_without_operators_is_called_that(tmp_path: Path) -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
+    empty, other = tmp_path / "empty.onnx", tmp_path / "other.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", [x], [x])), empty)
+    other.write_bytes(b"\x08\x07")
+    for path, said in ((empty, "its graph has no operator"), (other, "not an ONNX model")):
+        with pytest.raises(LoadError, match=said):
+            load(path)

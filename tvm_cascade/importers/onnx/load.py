@@ -98,7 +98,8 @@ def load_model(
     BODIES.load = load_model
     try:
         if not model.graph.node:
-            raise LoadError(path, "not an ONNX model: its graph has no operator")
+            empty = "its graph has no operator: there is nothing to compute"
+            raise LoadError(path, empty if model.graph.output else "not an ONNX model: it has no graph")
         _check_axes(path, model)
         given = in_order(path, model)
         file = OnnxFile(given) if origin is None else origin
