@@ -323,8 +323,9 @@ def within_flash(
     Raises the error with all layers coded if they do not suffice.
     """
     missing, price = found.needed - found.available, request.kernels.code_weights
-    while layers and price < layers[-1].price:
-        coding = coding_that_saves(layers, missing)
+    plain = [layer for layer in layers if layer.price > price]
+    while plain and price < plain[-1].price:
+        coding = coding_that_saves(plain, missing)
         price = coding.price
         progress(f"the image needs {found.needed} bytes of flash, {found.available} available; {coding}")
         try:
