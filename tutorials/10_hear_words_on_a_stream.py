@@ -265,7 +265,7 @@ KEPT = {"features": (TAPS - 1, CHANNELS), "maps": (ROWS - TAPS, FILTERS)}
 
 
 def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple[Any, ...]) -> int:
-    """The rows kept under a name, with the new one behind them; the last of these are kept for the next call."""
+    """Join the rows kept under a name with the new one behind them, and keep the last of these for the next call."""
     count, depth = KEPT[name]
     whole = writer.tensor((1, count + 1, 1, depth), dtype, *numbers)
     after = writer.tensor((1, count, 1, depth), dtype, *numbers, name=f"{name}_next")
@@ -283,7 +283,7 @@ def kept(writer: ModelWriter, name: str, new: int, dtype: str, numbers: tuple[An
 
 
 def streaming(dtype: str) -> Path:
-    """The network of one row, as a ``.tflite`` file."""
+    """Write the network of one row as a ``.tflite`` file."""
     writer, whole = ModelWriter(), dtype == "int8"
     known: list[tuple[Any, ...]] = [(1 / 256, -128), (scale_map, -128), (scale_mean, -128), (scale_out, 0)]
     of_rows, of_maps, of_means, of_scores = known if whole else [()] * 4

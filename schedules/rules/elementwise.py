@@ -75,8 +75,11 @@ def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
 def read_binary(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> Binary | None:
     """Read an add, sub or mul of two activations with a type in `dtypes`; None for anything else."""
     dtype = _plain(spec, dtypes) if spec.kind in ("add", "sub", "mul") and len(spec.inputs) == 2 else None
-    if dtype is None:
-        return None
+    return None if dtype is None else _binary(spec, dtype)
+
+
+def _binary(spec: OperatorSpec, dtype: str) -> Binary:
+    """Return the record of an add, sub or mul with a map of four axes as its output."""
     given, (_, _, width, channels) = spec.attributes, spec.output.shape
     zeros, clamp = given.input_zero_points or (0, 0), given.clamp or RANGE_OF[dtype]
     return Binary(
@@ -256,20 +259,8 @@ def read_broadcast(spec: OperatorSpec) -> Broadcast | None:
         ways.insert(0 if given.constant_first else 1, _BY_CHANNEL if by_channel else "")
     if set(ways) not in ({_BY_ELEMENT, _BY_CHANNEL}, {_BY_ELEMENT, _BY_PIXEL}):
         return None
-    (_, _, width, channels), zeros, clamp = shape, given.input_zero_points or (0, 0), given.clamp or RANGE_OF[dtype]
-    op = Binary(
-        spec.kind,
-        width * channels,
-        (zeros[0], zeros[1]),
-        _ratios(given),
-        given.output_zero_point or 0,
-        (clamp[0], clamp[1]),
-        _head_room(given),
-        dtype,
-        given.rounding == ONCE,
-    )
-    values = None if constant is None else constant.ravel()
-    return Broadcast(op, width, channels, (ways[0], ways[1]), values, bool(given.constant_first))
+    values, sides = None if constant is None else constant.ravel(), (ways[0], ways[1])
+    return Broadcast(_binary(spec, dtype), shape[2], shape[3], sides, values, bool(given.constant_first))
 
 
 _BY_ELEMENT, _BY_CHANNEL, _BY_PIXEL = "element", "channel", "pixel"

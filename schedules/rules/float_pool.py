@@ -111,10 +111,11 @@ class _Average(Pooling):
         self.k.store(self.out, place, acc[0] / self.divisor)
 
 
-class _VectorAverage(_Average):
+class _VectorSums(Pooling):
     """Four channels at a time. Lanes are divided singly: there is no vector division."""
 
     lanes, overlaps = LANES, True
+    divisor: Value
 
     def start(self) -> Value:
         acc = self.k.local(LANES, "acc", FLOAT)
@@ -129,22 +130,15 @@ class _VectorAverage(_Average):
             self.k.store(self.out, place + i, acc[i32(i)] / self.divisor)
 
 
-class _VectorMean(OpaqueTaps):
-    """Four channels at a time. Lanes are divided singly: there is no vector division."""
+class _VectorAverage(_VectorSums, _Average):
+    """Average pools by vectors."""
 
-    lanes, overlaps = LANES, True
 
-    def start(self) -> Value:
-        acc = self.k.local(LANES, "acc", FLOAT)
-        put(self.k, acc, 0, splat(tirx.const(0.0, FLOAT)), LANES)
-        return acc
+class _VectorMean(_VectorSums, OpaqueTaps):
+    """Means over rows and columns by vectors."""
 
-    def tap(self, acc: Value, place: Value) -> None:
-        put(self.k, acc, 0, vector(acc, 0, LANES) + vector(self.x, place, LANES), LANES)
-
-    def finish(self, acc: Value, place: Value) -> None:
-        for i in range(LANES):
-            self.k.store(self.out, place + i, acc[i32(i)] / tirx.const(float(self.pool.taps), FLOAT))
+    def enter(self, place: int, group: Columns) -> None:
+        self.divisor = tirx.const(float(self.pool.taps), FLOAT)
 
 
 def read_mean(spec: OperatorSpec) -> Pool | None:
