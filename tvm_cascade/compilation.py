@@ -449,6 +449,7 @@ def write_project(
         if kept := firmware.keep_users_files(old, new, written[0].network):
             progress(f"{made.told.name}: kept your {', '.join(kept)}")
 
+    build = replace(build, code_weights=request.kernels.code_weights)
     clock = None if request.time.clock is None else int(request.time.clock)
     cost = Cost(made.told.cycles, clock, request.time.watts)
     with publish(folder, keep) as staging:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -141,6 +142,7 @@ def test_a_cap_on_flash_codes_as_many_layers_as_it_needs(emulator: None, tmp_pat
     assert any("coding the weights of" in line for line in lines)
     coded = [sum(op.storage == CODED for op in one.plan.graph.ops) for one in (most, made)]
     assert 0 < coded[1] < coded[0]
+    assert json.loads((tmp_path / "p/metadata.json").read_text())["options"]["code_weights"] > 0
     assert api.run(tmp_path / "p", board=made.board).equals_host
     with pytest.raises(FlashExceededError, match="that is with coded weights"):
         api.compile(mixed(3), target="cortex-m4", output=tmp_path / "no", flash=most.flash_bytes - 200)

@@ -118,6 +118,7 @@ def write(
     of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
     of_image |= {} if built is None else {"symbols": audited_symbols(built.elf)}
     chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
+    chosen |= {"code_weights": build.code_weights} if build.code_weights else {}
     stored = _stored(network)
     record = {"interface_version": INTERFACE_VERSION, **({"model": model} if model else {}), "weights": stored}
     record |= _of_plan(plan, chosen, cost) | {"calls": list(network.calls), "image": of_image, "host": host}

@@ -37,6 +37,7 @@ class BuildOptions:
     ram: int | None = None  # cap in bytes on all RAM of the image; None: that of the board
     flash: int | None = None  # cap in bytes on flash of the image; None: that of the board
     unlinked: str = ""  # why the image of the project is not linked here; empty where it is
+    code_weights: float = 0.0  # instructions that a byte of weights may cost which a code saves
 
     @property
     def linked(self) -> bool:
