@@ -27,10 +27,10 @@ from tvm_cascade.passes.relax_ops import Source
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
-from tvm_cascade.schedules.rules.portable import NotPortableError, portable
+from tvm_cascade.schedules.rules.portable import WORDS_FILE, NotPortableError, portable
 from tvm_cascade.schedules.tir import PrimFunc, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.barrier import with_barriers
-from tvm_cascade.schedules.tir.quick_build import QUICK_TARGET, linked, quick_build
+from tvm_cascade.schedules.tir.quick_build import QUICK_TARGET, can_link, linked, quick_build
 
 MOST_MACS = 300_000_000  # of networks that are run: code that is made quickly takes seconds for them
 _MARGIN = 64  # bytes of random data in front of the arena and behind it
@@ -183,11 +183,10 @@ class _Program:
         self.room = plan.allocation.peak + lowered.spare_bytes
         self.library: Any = None
 
-    @cached_property
-    def functions(self) -> dict[GlobalVar, PrimFunc]:
-        """Make the program's functions, with an entry for running a single segment."""
+    def functions(self, words: bool) -> dict[GlobalVar, PrimFunc]:
+        """Make the program's functions, with an entry for running a single segment; `words` as in `portable`."""
         functions: Any = getattr(self.lowered.mod, "functions")  # noqa: B009 (a field of run time)
-        made = {gv: portable(f) for gv, f in functions.items() if gv.name_hint != self.lowered.invoke}
+        made = {gv: portable(f, words) for gv, f in functions.items() if gv.name_hint != self.lowered.invoke}
         invoke = GlobalVar(self.lowered.invoke)
         segment = tirx.Var("segment", "int32")
         driver = by_segment(self.lowered.mod[self.lowered.invoke], segment)
@@ -293,15 +292,8 @@ def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
 
 def _build(network: _Network, programs: Sequence[_Program]) -> None:
     """Build a network's and a program's functions into a library. Raises `NotExecutedError` if TVM cannot."""
-    functions: dict[GlobalVar, PrimFunc] = {}
-    for name, func in network.functions.items():
-        functions[GlobalVar(name)] = func.with_attr("global_symbol", name)
     try:
-        for program in programs:
-            functions |= program.functions
-        with QUICK_TARGET:
-            mod = with_barriers(IRModule(functions))
-        library = linked(quick_build(mod).mod)
+        library = (_library(network, programs, words=True) if can_link() else None) or _library(network, programs)
         library[_INVOKE]  # the JIT, where nothing is linked, looks for all symbols now
     except NotPortableError as error:
         raise NotExecutedError(f"it has instructions of another machine ({error})") from error
@@ -310,6 +302,18 @@ def _build(network: _Network, programs: Sequence[_Program]) -> None:
     network.library = library
     for program in programs:
         program.library = library
+
+
+def _library(network: _Network, programs: Sequence[_Program], words: bool = False) -> Any:
+    """Build the library; return None if `words` are functions of their own and cannot be linked."""
+    functions = {GlobalVar(name): f.with_attr("global_symbol", name) for name, f in network.functions.items()}
+    for program in programs:
+        functions |= program.functions(words)
+    with QUICK_TARGET:
+        mod = with_barriers(IRModule(functions))
+    built = quick_build(mod).mod
+    library = linked(built, WORDS_FILE if words else None)
+    return None if words and library is built else library
 
 
 @dataclass

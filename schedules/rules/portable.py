@@ -1,8 +1,12 @@
-"""`portable`: kernels for foreign machines as functions for this machine, instruction by instruction the same bits."""
+"""`portable`: kernels for foreign machines as functions for this machine, instruction by instruction the same bits.
+
+Kernels hold hundreds of `WORDS`, which LLVM compiles faster as calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -13,14 +17,25 @@ from tvm_cascade.schedules.tir import PrimFunc, Value, dtype_of, ir, tirx
 
 _Make = Callable[..., Value]
 
+WORDS_FILE = Path(__file__).parents[1] / "data" / "words.ll"  # LLVM's code of the functions for `WORDS`
+
 
 class NotPortableError(Exception):
     """Raised for a foreign instruction without a substitute; the message has the name."""
 
 
-def portable(func: PrimFunc) -> PrimFunc:
-    """Replace ARM's operations and C helpers in `func` by operations that LLVM has for every machine."""
-    return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, _expanded), func.ret_type, func.attrs)
+def portable(func: PrimFunc, words: bool) -> PrimFunc:
+    """Replace ARM's operations and C helpers in `func` by operations that LLVM has for every machine.
+
+    `words`: whether operations named in `WORDS` become calls of functions in `WORDS_FILE`.
+    """
+    changed = _with_words if words else _expanded
+    return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, changed), func.ret_type, func.attrs)
+
+
+def _with_words(call: Any) -> Any:
+    name = _WORDS.get(str(getattr(call.op, "name", "")))
+    return _expanded(call) if name is None else tirx.call_pure_extern("int32", name, *call.args)
 
 
 def _expanded(call: Any) -> Any:
@@ -86,6 +101,8 @@ _OPERATIONS: Mapping[str, _Make] = {  # of `intrinsics` that LLVM has for ARM al
     "tirx.tc_uxtb16": lambda a: a & tir.i32(0x00FF00FF),
     "tirx.tc_uxtb16_ror8": lambda a: (a >> tir.i32(8)) & tir.i32(0x00FF00FF),
 }
+WORDS = ("ld32", "ldr", "smlad", "smmlar", "ssat8", "ssat8_half", "sxtab16", "sxtab16_ror8", "sxtb16", "sxtb16_ror8")
+_WORDS = {f"tirx.tc_{name}": f"tc_{name}" for name in WORDS}
 _HELPERS: Mapping[str, _Make] = {"tc_copy16": copied(16), "tc_copy4": copied(4)}  # called by their names in C
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.schedules.tir import PrimFunc, dtype_of, replace, tirx
+from tvm_cascade.schedules.tir import PrimFunc, dtype_of, replace, tirx, tvm_ffi
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 _IS_NAN: Any = tvm.ir.Op.get("tirx.isnan")
@@ -34,10 +34,8 @@ def without_nan(value: Any) -> Any:
 
 def keep_nan(func: PrimFunc) -> PrimFunc:
     """Move the constant operand of every float maximum and minimum to the front. Simplifying undoes it."""
-    body = func.body
-    for kind in (tirx.Max, tirx.Min):
-        body = replace(body, kind, _constant_first)
-    return func.with_body(body)
+    changes = [(kind, _constant_first) for kind in (tirx.Max, tirx.Min)]
+    return func.with_body(tvm_ffi.structural_map(func.body, changes, order="post"))
 
 
 def bounds_as_choices(func: PrimFunc) -> PrimFunc:
