@@ -1042,8 +1042,8 @@ def validate(
     timeout : float
         Seconds that a board has for a sample; 60 by default.
     by_layer : path or "own", optional
-        The float file that a quantized `.onnx` or `.pt2` was made from; "own" for `.tflite` and `.pt2`, compared with their
-        own weights in floats. Tells the error of every quantized tensor.
+        The float file that a quantized file was made from; "own" for `.tflite` and `.pt2`, compared with their own weights
+        in floats. Tells the error of every quantized tensor.
     progress, options
         As in `plan`, but for `clock` and `watts`.
 

@@ -89,7 +89,7 @@ def test_the_next_commands_are_taken(data: dict[str, np.ndarray], tmp_path: Path
     np.savez(tmp_path / "d.npz", **data)  # type: ignore[arg-type]
     result = tvm_cascade.quantize(network(tmp_path / "net.tflite"), data=data, output=tmp_path / "q.tflite")
     commands = re.findall(r"^  tvm-cascade (.*?)  ", result.to_text(), re.M)
-    assert len(commands) == 3 and commands[1].endswith("--by-layer")
+    assert len(commands) == 3 and commands[1].endswith(f"--by-layer {tmp_path / 'net.tflite'}")
     for command in commands:
         done = CliRunner().invoke(main, shlex.split(command.replace("TEST.npz", str(tmp_path / "d.npz"))))
         assert done.exit_code == 0, (command, done.output)
@@ -108,6 +108,29 @@ def test_ranges_cover_all_values(data: dict[str, np.ndarray], tmp_path: Path) ->
     }
     image = data["image"]
     assert scale == pytest.approx((image.max() - image.min()) / 255, rel=0.01)
+
+
+def test_the_error_of_every_tensor(data: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """Against the float original, which shows the rounding of weights, and against the own weights in floats."""
+    path = network(tmp_path / "net.tflite")
+    ratios: dict[tuple[int, str], dict[str, float]] = {}
+    for bits in (8, 4):
+        out = tmp_path / f"{bits}.tflite"
+        tvm_cascade.quantize(path, data=data, output=out, weight_bits=bits, max_drop=100)
+        for side, floats in (("original", path), ("own", "own")):
+            layers = tvm_cascade.validate(out, data=data, by_layer=floats).layers
+            ratios[bits, side] = {layer.tensor: layer.snr_db for layer in layers}
+            assert set(ratios[bits, side]) == {"a;first", "b", "c", "flat", "classes"}
+    for tensor in ("a;first", "b", "c", "classes"):
+        eight, four = (ratios[bits, "original"][tensor] for bits in (8, 4))
+        assert ratios[8, "own"][tensor] > eight > 30 > four > 10
+        assert ratios[4, "own"][tensor] > 30  # the rounding of four bits is in both
+    floats = ModelWriter()
+    made = floats.tensor((1, 5), "float32", name="other")
+    floats.operator("TANH", [floats.activation((1, 5), "float32", name="image")], [made])
+    (tmp_path / "other.tflite").write_bytes(floats.finish())
+    with pytest.raises(UsageError, match="was it made from this file"):
+        tvm_cascade.validate(out, data=data, by_layer=tmp_path / "other.tflite")
 
 
 def test_layers_that_stay_float(data: dict[str, np.ndarray], tmp_path: Path) -> None:
@@ -135,7 +158,7 @@ def test_weights_of_four_bits(data: dict[str, np.ndarray], emulator: None, tmp_p
     ]
     assert all(one.snr_db is None or 5 < one.snr_db < 60 for one in result.weight_bits)
     assert plans[8] - plans[4] >= (16 * 8 + 5 * 1024) // 2  # the first layer's three channels stay in bytes
-    assert "4 bits  a  " in result.to_text() and "--by-layer" not in result.to_text()
+    assert "4 bits  a  " in result.to_text()
     tvm_cascade.compile(out, target="mps2-an386", stored_io=True, output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=out).max_abs_diff == 0
     kept = tvm_cascade.quantize(path, data=data, output=tmp_path / "k.tflite", weight_bits=4, max_drop=1)

@@ -268,7 +268,7 @@ def test_the_error_of_every_tensor_against_the_program_that_was_quantized(tmp_pa
         exported_twins(quantized, other)
 
 
-@pytest.mark.parametrize("model, other", [("net.onnx", "own"), ("net.tflite", "f.tflite"), ("net.pt2", "f.onnx")])
+@pytest.mark.parametrize("model, other", [("net.onnx", "own"), ("net.tflite", "f.onnx"), ("net.pt2", "f.onnx")])
 def test_a_float_side_that_does_not_go_with_the_file(model: str, other: str) -> None:
     with pytest.raises(UsageError, match="--by-layer"):
         require_float_original(Path(model), Path(other))

@@ -194,6 +194,13 @@ def _dense(edit: _Editor, op: Any) -> str:
     return _of_blocks(edit, op) or _bias(edit, op)
 
 
+def unpacked(data: bytes | bytearray, bits: int) -> np.ndarray:
+    """Read numbers of 2, 4 or 8 bits with signs, the first in the lowest bits of a byte: an int8 array of all in `data`."""
+    raw = np.frombuffer(bytes(data), np.uint8)[:, None]
+    first = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((raw >> first << (8 - bits)).astype(np.uint8).view(np.int8) >> (8 - bits)).reshape(-1)
+
+
 def _of_blocks(edit: _Editor, op: Any) -> str:
     """Make floats of weights with a scale for each block: the reference gives zeros, or reads no scale."""
     types, weights = edit.schema.TensorType, int(op.inputs[1])
@@ -202,9 +209,7 @@ def _of_blocks(edit: _Editor, op: Any) -> str:
     if held is None or held.detailsType != edit.schema.QuantizationDetails.BlockwiseQuantization or not bits:
         return ""
     shape = edit.tensor(weights).shape
-    raw = np.array(edit.bytes(weights), np.uint8)[:, None]
-    first = np.arange(0, 8, bits, dtype=np.uint8)
-    numbers = ((raw >> first << (8 - bits)).astype(np.uint8).view(np.int8) >> (8 - bits)).reshape(-1)
+    numbers = unpacked(edit.bytes(weights), bits)
     kind = {types.FLOAT16: "float16", types.FLOAT32: "float32"}[edit.kind(held.details.scales)]
     scales = edit.data(held.details.scales, kind).astype("float32").reshape(shape[0], -1)
     real = numbers[: np.prod(shape)].reshape(shape) * np.repeat(scales, held.details.blockSize, 1)

@@ -1,20 +1,22 @@
-"""Float twins of quantized networks, made of the quantized file alone.
+"""Float twins of quantized networks: the float file that a network was made from, or one made of the quantized file.
 
-The twin has the file's weights, dequantized, and activations that are never rounded. So the difference of a tensor from
+The latter has the file's weights, dequantized, and activations that are never rounded. So the difference of a tensor from
 its twin's is the error that quantized activations cause; the rounding of the weights is in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvm_cascade import extras
-from tvm_cascade.checking.litert_defects import object_tree, packed
+from tvm_cascade.checking.litert_defects import object_tree, packed, unpacked
 from tvm_cascade.checking.reference import real
 from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError, UsageError
@@ -24,6 +26,7 @@ from tvm_cascade.plain_files import readable
 
 Arrays = Mapping[str, np.ndarray]
 _STORED = {"INT8": np.int8, "UINT8": np.uint8, "INT16": np.int16, "INT32": np.int32}
+_SMALL = {"INT4": 4, "INT2": 2}  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +48,74 @@ def twins_of(path: Path) -> Twins:
 
 
 def _tflite_twins(path: Path) -> Twins:
-    litert = extras.load("ai-edge-litert", ".interpreter")
     data = readable(path).read_bytes()
-    try:
+    with _reading(path):
         tree = object_tree(data)
         makers, names = _makers(tree)
         float_data = _as_float(tree)
+    if not makers:
+        raise UsageError(f"{path} has no quantized activations: --by-layer is for quantized networks")
+    stored, floats = _opened(path, data, "reference kernels"), _opened(path, float_data, "float form")
+    return _interpreted(stored, floats, {t: t for t in makers}, {names[t]: (t, kind) for t, kind in makers.items()})
+
+
+def original_twins(path: Path, original: Path) -> Twins:
+    """Pair the quantized tensors of a `.tflite` file with those of the float file of which a converter or quantizer
+    made them, by name.
+
+    Raises `UsageError` unless both files have common tensors with the same shapes, and inputs.
+    """
+    data, float_data = readable(path).read_bytes(), readable(original).read_bytes()
+    with _reading(path):
+        makers, names = _makers(object_tree(data))
+    with _reading(original):
+        computed = _computed(object_tree(float_data))
+    stored, floats = _opened(path, data, "reference kernels"), _opened(original, float_data, "reference kernels")
+    shapes = {int(d["index"]): tuple(d["shape"]) for d in stored.get_tensor_details()}
+    twins = {t: computed[names[t], shapes[t]] for t in makers if (names[t], shapes[t]) in computed}
+    if not twins:
+        raise UsageError(f"{path} has no quantized tensor that {original} computes: was it made from this file?")
+    given = [[tuple(d["shape"]) for d in one.get_input_details()] for one in (stored, floats)]
+    if given[0] != given[1]:
+        raise UsageError(f"{path} and {original} have different inputs: was it made from this file?")
+    return _interpreted(stored, floats, twins, {names[t]: (t, makers[t]) for t in twins})
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except UsageError:
         raise
     except Exception as error:  # flatbuffers raises whatever reading beyond the end gives
         raise LoadError(path, "not a TFLite model, or truncated") from error
-    if not makers:
-        raise UsageError(f"{path} has no quantized activations: --by-layer is for quantized networks")
 
-    def opened(content: bytes, what: str) -> Any:
-        try:
-            made = litert.Interpreter(
-                model_content=content,
-                experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
-                experimental_preserve_all_tensors=True,
-                num_threads=1,
-            )
-            made.allocate_tensors()
-        except (ValueError, RuntimeError) as error:
-            raise UsageError(f"{path}: LiteRT refuses its {what}: {last_line(error)}") from error
-        return made
 
-    stored, floats = opened(data, "reference kernels"), opened(float_data, "float form")
+def _computed(tree: Any) -> dict[tuple[str, tuple[int, ...]], int]:
+    """Return the float tensors that operators write, by name and shape."""
+    graph, floats = tree.subgraphs[0], _schema().TensorType.FLOAT32
+    written = [(int(t), graph.tensors[int(t)]) for op in graph.operators for t in op.outputs]
+    return {(_text(x.name), tuple(int(d) for d in x.shape)): t for t, x in written if x.type == floats}
+
+
+def _opened(path: Path, content: bytes, what: str) -> Any:
+    """Open a model in LiteRT's reference kernels, which keep all tensors."""
+    litert = extras.load("ai-edge-litert", ".interpreter")
+    try:
+        made = litert.Interpreter(
+            model_content=content,
+            experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+            experimental_preserve_all_tensors=True,
+            num_threads=1,
+        )
+        made.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"{path}: LiteRT refuses its {what}: {last_line(error)}") from error
+    return made
+
+
+def _interpreted(stored: Any, floats: Any, twins: Mapping[int, int], named: Mapping[str, tuple[int, str]]) -> Twins:
+    """Pair tensors of two interpreters: `twins` by number, `named` with numbers in the quantized file and operators."""
     details = {int(d["index"]): d for d in stored.get_tensor_details()}
 
     def fed(interpreter: Any, feed: Arrays, as_real: bool) -> None:
@@ -83,14 +127,14 @@ def _tflite_twins(path: Path) -> Twins:
 
     def run_stored(feed: Arrays) -> dict[str, np.ndarray]:
         fed(stored, feed, as_real=False)
-        pairs = ((names[t], details[t]["quantization"], stored.get_tensor(t)) for t in makers)
+        pairs = ((name, details[t]["quantization"], stored.get_tensor(t)) for name, (t, _) in named.items())
         return {name: real(array, scale or None, zero) for name, (scale, zero), array in pairs}
 
     def run_float(feed: Arrays) -> dict[str, np.ndarray]:
         fed(floats, feed, as_real=True)
-        return {names[t]: floats.get_tensor(t) for t in makers}
+        return {name: floats.get_tensor(twins[t]) for name, (t, _) in named.items()}
 
-    return Twins(run_float, run_stored, {names[t]: kind for t, kind in makers.items()})
+    return Twins(run_float, run_stored, {name: kind for name, (_, kind) in named.items()})
 
 
 def _makers(tree: Any) -> tuple[dict[int, str], dict[int, str]]:
@@ -112,17 +156,15 @@ def _as_float(tree: Any) -> bytes:
     """Rewrite an object tree: quantized tensors become float32, and conversions between the two are left out."""
     graph, schema = tree.subgraphs[0], _schema()
     kinds = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
-    types = {getattr(schema.TensorType, name): dtype for name, dtype in _STORED.items()}
+    names = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
     for tensor in graph.tensors:
         scale = _scale(tensor)
         if scale is None:
             continue
         data = tree.buffers[tensor.buffer].data if tensor.buffer else None
         if data is not None and len(data):
-            if tensor.type not in types:
-                raise UsageError("--by-layer needs weights of 8 bits or more")
-            raw = np.frombuffer(bytes(bytearray(data)), types[tensor.type])
-            values = _dequantized(raw.reshape(tensor.shape), scale, tensor.quantization)
+            stored = _stored(names[tensor.type], bytes(bytearray(data)), tensor.shape)
+            values = _dequantized(stored, scale, tensor.quantization)
             buffer = schema.BufferT()
             buffer.data = np.frombuffer(values.astype("<f4").tobytes(), "uint8")
             tree.buffers.append(buffer)
@@ -140,6 +182,15 @@ def _as_float(tree: Any) -> bytes:
     graph.outputs = [same.get(int(t), int(t)) for t in graph.outputs]
     tree.signatureDefs = []
     return packed(tree)
+
+
+def _stored(kind: str, data: bytes, shape: Any) -> np.ndarray:
+    """Read a constant's numbers; of fewer than 8 bits, too."""
+    if kind in _SMALL:
+        return unpacked(data, _SMALL[kind])[: prod(shape)].reshape(shape)
+    if kind not in _STORED:
+        raise UsageError(f"--by-layer takes no weights of type {kind}")
+    return np.frombuffer(data, _STORED[kind]).reshape(shape)
 
 
 def _dequantized(stored: np.ndarray, scale: np.ndarray, how: Any) -> np.ndarray:

@@ -41,8 +41,8 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
         "for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip
 @option(ValidateRequest, "timeout", "Limit on one sample on a board.", metavar="SECONDS")
-@option(ValidateRequest, "by_layer", "Tell the error of every quantized tensor, worst first: of .onnx and .pt2 against the float "
-        "file that it was made from, of .tflite and .pt2 (without a file) against its own weights in floats.",
+@option(ValidateRequest, "by_layer", "Tell the error of every quantized tensor, worst first: against the float file that MODEL "
+        "was made from, or, of .tflite and .pt2 without a file, against its own weights in floats.",
         metavar="[FLOAT]", is_flag=False, flag_value="own")  # fmt: skip
 @planning_alone
 @prints(Validation)

@@ -69,14 +69,10 @@ class QuantizeResult:
 
     def _commands(self) -> list[str]:
         """Format the next commands, each with its use behind."""
-        model, output, use = self.model, self.output, "accuracy now, and error by layer"
-        by_layer = f" --by-layer {model}"
-        if output.endswith(".tflite"):  # compared with its own weights in floats, which have eight bits there
-            small = any(one.bits < 8 for one in self.weight_bits)
-            by_layer, use = ("", "accuracy now") if small else (" --by-layer", use)
+        model, output = self.model, self.output
         commands = {
             f"tvm-cascade validate {model} --data TEST.npz": "accuracy before, on samples with labels",
-            f"tvm-cascade validate {output} --data TEST.npz{by_layer}": use,
+            f"tvm-cascade validate {output} --data TEST.npz --by-layer {model}": "accuracy now, and error by layer",
             f"tvm-cascade plan {output} --stored-io": "memory and time, with inputs and outputs stored as int8",
         }
         width = max(map(len, commands))

@@ -1,9 +1,9 @@
 """Error of every quantized tensor against a float network: the file's float original, or the network's float twin.
 
 In a QDQ `.onnx` file a tensor is found in the float file by the name that QuantizeLinear reads, which quantizers keep;
-an output by its own name. `.pt2` files are paired operator by operator. Without an original, `.tflite` and `.pt2` files
-are compared with `checking.own_floats`. Errors add up along the
-network: a layer loses accuracy if its error is much larger than the errors of its inputs.
+an output by its own name. `.tflite` files are paired by the tensors' names, `.pt2` files operator by operator. Without an
+original, both are compared with `checking.own_floats`. Errors add up along the network: a layer loses accuracy if its
+error is much larger than the errors of its inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.checking.onnx_reference import read_onnx
-from tvm_cascade.checking.own_floats import Twins, exported_twins, twins_of
+from tvm_cascade.checking.own_floats import Twins, exported_twins, original_twins, twins_of
 from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
@@ -26,7 +26,6 @@ from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor
 
 OWN = "own"  # in place of a float file: the quantized network's own weights, in floats
-_WITH_ORIGINAL = (".onnx", ".pt2")  # formats whose float file may be given
 _MOST = 100  # samples
 
 
@@ -47,11 +46,6 @@ def require_float_original(quantized: Path, original: Path) -> None:
         if quantized.suffix == ".onnx":
             raise UsageError("--by-layer FLOAT.onnx: give the float file that the quantized one was made from")
         return
-    if quantized.suffix not in _WITH_ORIGINAL:
-        raise UsageError(
-            f"--by-layer takes a float file for .onnx and .pt2; {quantized.suffix} is compared with its own weights in floats: "
-            "give --by-layer without a file"
-        )
     if original.suffix != quantized.suffix:
         raise UsageError(
             f"--by-layer compares a quantized {quantized.suffix} file with the float {quantized.suffix}, "
@@ -69,7 +63,8 @@ def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[L
     if str(original) == OWN:
         twins = twins_of(quantized)
     else:
-        twins = (_onnx_twins if quantized.suffix == ".onnx" else exported_twins)(quantized, original)
+        pairings = {".onnx": _onnx_twins, ".pt2": exported_twins, ".tflite": original_twins}
+        twins = pairings[quantized.suffix](quantized, original)
     names = tuple(twins.makers)
     squares, signals = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     largest, elements = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
