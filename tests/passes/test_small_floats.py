@@ -170,24 +170,26 @@ def test_products(target: str, kind: str, scales: int, emulator: None, quick_hos
 
 @pytest.mark.emulator
 @pytest.mark.parametrize("target", ("cortex-m4", "cortex-m55"))
+@pytest.mark.parametrize("kind", ("float16", "bfloat16"))
 @pytest.mark.parametrize("operator", ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"))
-def test_tflite(target: str, operator: str, emulator: None, quick_host: None, tmp_path: Path) -> None:
-    """Float16 post-training quantization: constants of float16, which DEQUANTIZE makes float32, biases too."""
+def test_tflite(target: str, operator: str, kind: str, emulator: None, quick_host: None, tmp_path: Path) -> None:
+    """Post-training quantization: constants of 16 bits, which DEQUANTIZE or CAST makes float32, biases too."""
     w = ModelWriter()
     dense, depthwise = operator == "FULLY_CONNECTED", operator.startswith("DEPTH")
     x = w.activation((1, 24) if dense else (1, 9, 9, 8), "float32")
     shape = (12, 24) if dense else (1, 3, 3, 8) if depthwise else (12, 3, 3, 8)
     outputs = 8 if depthwise else 12
     reals = []
-    for values in (halves(shape), np.linspace(-1, 1, outputs).astype("float16")):
+    widening = ("DEQUANTIZE", "DequantizeOptions") if kind == "float16" else ("CAST", "CastOptions")
+    for values in (halves(shape), np.linspace(-1, 1, outputs)):
         reals.append(w.tensor(values.shape, "float32"))
-        w.operator("DEQUANTIZE", [w.constant(values)], [reals[-1]], "DequantizeOptions", inner=True)
+        w.operator(widening[0], [w.constant(values.astype(kind))], [reals[-1]], widening[1], inner=True)
     y = w.tensor((1, 12) if dense else (1, 9, 9, outputs), "float32")
     options: dict[str, Any] = {} if dense else {"depthMultiplier": 1, **CONV} if depthwise else CONV
-    kind = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(
+    name = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(
         operator, "DepthwiseConv2DOptions"
     )
-    w.operator(operator, [x, *reals], [y], kind, **options)
+    w.operator(operator, [x, *reals], [y], name, **options)
     (tmp_path / "net.tflite").write_bytes(w.finish())
     count = int(np.prod(shape))
     assert checked(tmp_path / "net.tflite", target) <= 2 * count + 4 * outputs + 32

@@ -17,6 +17,7 @@ import numpy as np
 ELEMENT_TYPES = {
     "float32": 0,
     "float16": 1,
+    "bfloat16": 18,
     "int32": 2,
     "uint8": 3,
     "int64": 4,

@@ -39,6 +39,7 @@ DECODE = "TFLM_DECODE (custom)"  # kind of the operator of TensorFlow Lite Micro
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _SMALL = {17: 4, 19: 2}  # bits of the element types INT4 and INT2, which the package does not know
+_BFLOAT16 = 18  # an element type that the package does not know either
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
 _HALVES = {tflite.TensorType.FLOAT16: "float16"}
 ELEMENT_TYPES = {
@@ -85,12 +86,14 @@ class _Operator(tflite.Operator):
 
 
 class _Tensor(tflite.Tensor):
-    __slots__ = ("bits", "coded", "index", "names")
+    __slots__ = ("bits", "coded", "index", "names", "widened")
 
     def Buffer(self) -> int:
         return super().Buffer() if self.coded is None else self.coded
 
     def Type(self) -> int:
+        if self.widened:
+            return tflite.TensorType.FLOAT32
         return tflite.TensorType.INT8 if self.bits else super().Type()
 
     ShapeAsNumpy = _vector(tflite.Tensor.ShapeAsNumpy)
@@ -152,6 +155,19 @@ class _SmallIntegers(_Buffer):
         return (values.view("int8") >> (8 - self.bits)).view("uint8")
 
 
+class _BrainFloats(_Buffer):
+    """A buffer with constants of bfloat16, the upper halves of float32, read as float32."""
+
+    __slots__ = ()
+
+    def DataLength(self) -> int:
+        return 2 * super().DataLength()
+
+    def DataAsNumpy(self) -> np.ndarray:
+        halves = np.asarray(super().DataAsNumpy(), "uint8")[: super().DataLength() // 2 * 2].view("<u2")
+        return (halves.astype("<u4") << 16).view("uint8")
+
+
 class _SubGraph(tflite.SubGraph):
     __slots__ = ("model", "names", "number", "tensors")
 
@@ -165,7 +181,7 @@ class _SubGraph(tflite.SubGraph):
         if j not in self.tensors:
             tensor = self.tensors[j] = _as(_Tensor, super().Tensors(j))
             tensor.names, tensor.index, tensor.bits = self.names, j, 0
-            tensor.coded = self.model._coded.get((self.number, j))
+            tensor.coded, tensor.widened = self.model._coded.get((self.number, j)), False
             self.model._note_small(tensor)
         return self.tensors[j]
 
@@ -175,7 +191,7 @@ class Model(tflite.Model):
     read once.
     """
 
-    __slots__ = ("_coded", "_decoded", "_graphs", "_kinds", "_small")
+    __slots__ = ("_coded", "_decoded", "_graphs", "_kinds", "_small", "_widened")
 
     def Subgraphs(self, j: int) -> _SubGraph:
         if j not in self._graphs:
@@ -188,6 +204,8 @@ class Model(tflite.Model):
         if j >= super().BuffersLength() > 0 and j - super().BuffersLength() < len(self._decoded):
             return self._decoded[j - super().BuffersLength()]
         plain = super().Buffers(j)
+        if plain is not None and j in self._widened:
+            return _as(_BrainFloats, plain)
         if plain is None or j not in self._small:
             return None if plain is None else _as(_Buffer, plain)
         small = _as(_SmallIntegers, plain)
@@ -205,11 +223,16 @@ class Model(tflite.Model):
         graphs = [self.Subgraphs(j) for j in range(self.SubgraphsLength())]
         tensors = [g.Tensors(i) for g in graphs if g is not None for i in range(g.TensorsLength())]
         held = {t.Type() for t in tensors if t is not None and self.Buffers(t.Buffer()).DataLength() > 0}
-        return {kind for code, kind in _HALVES.items() if code in held}
+        return {kind for code, kind in _HALVES.items() if code in held} | ({"bfloat16"} if self._widened else set())
 
     def _note_small(self, tensor: _Tensor) -> None:
-        """Note a constant of 4 or 2 bits, which is read as int8 from then on."""
+        """Note a constant of 4 or 2 bits, which is read as int8 from then on, or of bfloat16, read as float32."""
         bits, j = _SMALL.get(tensor.Type(), 0), tensor.Buffer()
+        if tensor.Type() == _BFLOAT16 and 0 <= j < self.BuffersLength():
+            buffer = self.Buffers(j)
+            tensor.widened = buffer is not None and buffer.DataLength() > 0
+            self._widened |= {j} if tensor.widened else set()
+            return
         buffer = self.Buffers(j) if bits and 0 <= j < self.BuffersLength() else None
         if buffer is None or buffer.DataLength() == 0:
             return
@@ -243,6 +266,7 @@ def open_model(data: bytes) -> Model:
         raise MalformedModel("not a TFLite model (no TFL3 identifier)")
     model = Model()
     model._graphs, model._kinds, model._small, model._coded, model._decoded = {}, {}, {}, {}, []
+    model._widened = set()
     try:
         model.Init(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
         _note_coded(model, len(data))
@@ -436,7 +460,8 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
             divides = bool(np.all(q.ScaleAsNumpy()))
             _require(divides, f"tensor {name} has a scale of 0: values are divided by it")
         return
-    fits = bool(tensor.bits) or tensor.coded is not None or buffer.DataLength() <= size
+    held = buffer.DataLength() // (2 if tensor.widened else 1)
+    fits = bool(tensor.bits) or tensor.coded is not None or held <= size
     _require(fits, f"the data of tensor {name} exceed the file")
     buffer.DataAsNumpy()
     if tensor.Type() in _SIZED and tensor.Sparsity() is None:
