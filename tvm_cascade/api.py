@@ -815,13 +815,18 @@ def targets() -> list[Target]:
     return known()
 
 
-def doctor(model: str | Path | None = None) -> Doctor:
+def doctor(model: str | Path | None = None, *, measure: bool = False, progress: Progress = silent) -> Doctor:
     """Check the installation, and name the operators in `model` that cannot be compiled or stay float.
 
     Parameters
     ----------
     model : path, optional
         A `.tflite`, `.onnx` or `.pt2` file.
+    measure : bool
+        This machine's CPU is measured, in about 20 seconds, and its description kept in the user's cache folder: `stages`,
+        `optimize` and the pipeline price by it from then on.
+    progress : function
+        Called with a line of text at every step of the measurement.
 
     Returns
     -------
@@ -832,9 +837,15 @@ def doctor(model: str | Path | None = None) -> Doctor:
     ------
     LoadError, GraphError
         The model cannot be read (unknown operators are no error); it cannot be planned.
+    ToolError, UsageError
+        The CPU cannot be measured; its description cannot be kept.
     """
     from tvm_cascade.checking.doctor import diagnose
 
+    if measure:
+        from tvm_cascade.measured.measure_processor import measure as measure_cpu
+
+        measure_cpu(progress)
     return diagnose(model)
 
 

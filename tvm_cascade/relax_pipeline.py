@@ -29,7 +29,7 @@ from tvm import relax, tirx
 from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, Device, device_for, find_device
 from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.cascade import PREFIX_ATTR, SUBSTITUTIONS_ATTR, Cascade
@@ -41,7 +41,7 @@ from tvm_cascade.passes.shrink_channels import ShrinkChannels
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tir.nan import bounds_as_choices
 from tvm_cascade.search_monitor import SearchStopped
-from tvm_cascade.staging.kernels.processors import written
+from tvm_cascade.staging.kernels.processors import host_target, written
 from tvm_cascade.staging.program.by_function import alone, computes_in_float32, entry_functions
 from tvm_cascade.staging.program.cpu import threads
 from tvm_cascade.staging.program.precision import FP32, PRECISIONS
@@ -187,8 +187,7 @@ def _staged(mod: IRModule, precision: str, device: str | None, floats_alone: boo
     if PREFIX_ATTR in dict(mod.attrs or {}):
         LOG.info("no stages: TVM's pass that prefixes names of a system library breaks calls of functions")
         return {}
-    cores = threads() if kind == "llvm" else None
-    model = AnalyticCost(find_device(device or ("cpu" if cores else None), kind, cores), precision)
+    model = AnalyticCost(_priced_device(device, kind, target), precision)
     stages = ScheduleStages(model=model, lower=_lowered_for(target), precision=precision)
     staged: dict[str, IRModule] = {}
     for name in entry_functions(mod):
@@ -204,6 +203,15 @@ def _staged(mod: IRModule, precision: str, device: str | None, floats_alone: boo
             known = isinstance(error, CascadeError)
             LOG.info("%s: no stages: %s%s", name, "" if known else f"{type(error).__name__}: ", last_line(error))
     return staged
+
+
+def _priced_device(name: str | None, kind: str, target: Any) -> Device:
+    """Describe the device that prices stages: this processor as `doctor --measure` has it, else a built-in description."""
+    if kind != "llvm":
+        return find_device(name, kind)
+    if name is None and (target is None or written(target) == written(host_target())):
+        return device_for(None, kind, threads())
+    return find_device(name or "cpu", kind, threads())
 
 
 def _without(mod: IRModule, staged: Mapping[str, IRModule]) -> IRModule:

@@ -17,10 +17,11 @@ from tvm_cascade import extras
 from tvm_cascade.cache import package_version
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
+from tvm_cascade.cost.processor import Processor, kept
 from tvm_cascade.cuda_toolkit import RUNTIME, driver_version, find_nvcc, loads_runtime, packaged_runtime
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.schema.filled import filled
-from tvm_cascade.schema.projects import Diagnosis, Installed, LeftFloat
+from tvm_cascade.schema.projects import Diagnosis, Installed, LeftFloat, ProcessorJson
 
 if TYPE_CHECKING:
     from tvm_cascade.passes.float_remains import FloatRemain
@@ -95,6 +96,7 @@ class Doctor:
     float_bytes: int = 0  # largest tensor of a network that is float throughout, whose `left_float` is empty; else 0
     unread: bool = False  # the model was not read, because something required is missing
     remedy: str = ""  # what leaves the unsupported operators out
+    processor: Processor | None = None  # of this machine, measured by `--measure` now or earlier
 
     @property
     def ok(self) -> bool:
@@ -108,7 +110,8 @@ class Doctor:
             "left_float": None if self.unread else [filled(LeftFloat, one) for one in self.left_float],
         }
         checks = [check.to_dict() for check in self.checks]
-        return filled(Diagnosis, self, checks=checks, float_network=self.float_bytes > 0, **read)
+        cpu = None if self.processor is None else filled(ProcessorJson, self.processor)
+        return filled(Diagnosis, self, checks=checks, float_network=self.float_bytes > 0, processor=cpu, **read)
 
     def _answer(self) -> str:
         """Return the line on the checks' sum."""
@@ -127,6 +130,9 @@ class Doctor:
             f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
             for check in self.checks
         ]
+        if self.processor is not None:
+            first, *others = self.processor.to_text().splitlines()
+            lines += [f"cpu     {first}", *(f"        {line}" for line in others)]
         lines = [self._answer(), *lines]
         if self.model is None:
             return "\n".join(lines)
@@ -149,6 +155,10 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     Raises `LoadError` if the model cannot be read for a reason besides unsupported operators, `GraphError` for an
     operator that can be imported but not compiled.
     """
+    return replace(_diagnose(model), processor=kept())
+
+
+def _diagnose(model: str | Path | None) -> Doctor:
     checks = check_all()
     if model is None:
         return Doctor(checks)

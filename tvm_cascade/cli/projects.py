@@ -180,12 +180,22 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
 @click.option(
     "--model", type=PATH, help="Also name every operator of this model that cannot be compiled, or that stays float."
 )
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure this machine's CPU, in about 20 seconds, and keep its description: stages, optimize and the pipeline "
+    "price by it from then on.",
+)
 @prints(Diagnosis)
 @guarded
-def doctor(model: Path | None, as_json: bool) -> None:
+def doctor(model: Path | None, measure: bool, as_json: bool) -> None:
     """Say what is installed, what is missing, and how to get it."""
     from tvm_cascade.checking.doctor import diagnose
 
+    if measure:
+        from tvm_cascade.measured.measure_processor import measure as measure_cpu
+
+        measure_cpu(say)
     result = diagnose(model)
     show(as_json, result.to_dict(), result.to_text())
     if not result.ok:

@@ -48,7 +48,8 @@ _TARGET = click.option(
 _DEVICE = option(
     StagesRequest,
     "device",
-    f"Description by which costs are estimated: {', '.join(sorted(DEVICES))}. [default: gpu or cpu]",
+    f"Description by which costs are estimated: {', '.join(sorted(DEVICES))}. "
+    "[default: what doctor --measure has kept, else gpu or cpu]",
     metavar="D",
 )
 _KEEPS = "A file that keeps measurements: those in it are used, new ones are added."
@@ -63,7 +64,8 @@ _EMIT = (
     option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
            "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),
-    option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: --device's, or TVM's]"),
+    option(SearchRequest, "threads", "For llvm: threads that share a stage, by which it is priced too. [default: --device's; "
+           "with --emit TVM's, if doctor --measure has not run]"),
     option(SearchRequest, "streams", "With --emit, for cuda: streams that share a stage. [default: one a group]"),
     option(SearchRequest, "gpu", "For cuda: number of the GPU that measures here, and with --emit of the one that will run it."),
     option(SearchRequest, "winograd", "With --emit, for llvm: 3x3 convolutions are computed in tiles of at most N x N outputs by "

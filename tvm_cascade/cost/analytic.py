@@ -9,8 +9,13 @@ device the operator's threads can keep busy, `threads / (units * saturating_thre
 * a stage on a GPU: a fluid model. Running kernels demand `C / t` of the arithmetic and `M / t` of the bandwidth; while
   the demands fit, each runs at full pace, and otherwise all slow down by the same factor. Every further kernel costs
   bandwidth (`Device.contention`). Groups of several kernels fork and join once: `sync`.
-* a stage on a CPU: a single group runs its kernels in turn, each on all cores; several groups run one per core with
-  single-threaded kernels, packed longest first, between a fork and a join.
+* a kernel alone on a CPU: on one thread if its work is small (`device.PARALLEL_WORK`), else on all threads between a
+  fork and a join, with the share of their arithmetic that divided kernels reach (`Device.split`). A thread alone has
+  rates of its own. u follows from that time.
+* a stage on a CPU: a single group runs its kernels in turn; several groups run one per thread with single-threaded
+  kernels, packed longest first, between a fork and a join. The stage takes the longest thread's time, or the sum of C
+  or of M where the threads together reach the limit of the device. Traffic goes to memory if the largest footprints of
+  the threads do not fit into the shared cache together.
 
 A fluid model accounts neither for waves of thread blocks nor for cache reuse between kernels. The lower bounds hold by
 construction: demands never sum above 1, so no stage is faster than the sum of C or of M.
@@ -22,8 +27,9 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 from types import MappingProxyType
+from typing import NamedTuple
 
-from tvm_cascade.cost.device import LEAST_ON_TENSOR_CORES, Device
+from tvm_cascade.cost.device import LEAST_ON_TENSOR_CORES, PARALLEL_WORK, Device
 from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.cost.precision import find_precision
@@ -34,6 +40,22 @@ from tvm_cascade.operators.table import PRODUCTS, REDUCTIONS, SPLIT_REDUCTIONS, 
 # streams its matrix with the whole device. Convolutions have enough output pixels to do without.
 _SPLIT = 16
 _LEAST_MS = 1e-5  # of a measured kernel without its launch
+
+
+class _OnAThread(NamedTuple):
+    """A kernel on one thread of a CPU, beside kernels of other threads."""
+
+    milliseconds: float  # while footprints fit into the shared cache
+    compute: float  # C
+    memory: float  # M
+    bytes: int  # footprint
+    uncached: float  # milliseconds where they do not
+    uncached_memory: float  # M there
+
+
+def _ratio(whole: float, thread: float) -> float:
+    """Return the ratio of the rates of all threads and of one; a thread's rate of 0 is the whole's."""
+    return max(1.0, whole / thread) if thread else 1.0
 
 
 class AnalyticCost:
@@ -62,11 +84,19 @@ class AnalyticCost:
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
         self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float] | None]] = {}
+        self._threads: dict[OpFeatures, _OnAThread] = {}
+        alone = device.thread_macs_per_s
+        self._threads_at_peak = _ratio(device.macs_per_s, alone) if alone else float(device.units)
         self._measured = {op: max(t - device.launch_us / 1e3, _LEAST_MS) for op, t in measured.items()}
         if measured:
             self.name += ":kernels"
         self._as_they_run = bool(measured) or device.tiled
         self._ratios = self._ratios_of_kinds()
+
+    @property
+    def described(self) -> str:
+        """Name the device's description, and say whether it is built-in or measured."""
+        return f"{self.device.name}, {self.device.source}"
 
     def op_ms(self, op: OpFeatures) -> float:
         """Return the milliseconds of the operator alone on the device, launch included; 0 for a view."""
@@ -103,7 +133,8 @@ class AnalyticCost:
             return OpBound((0.0, 0.0), 0.0, alone)  # of merged kernels nothing is proven
         if mergeable:
             memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
-            return OpBound((compute, memory), max(compute / used, memory), alone)
+            span = self._divided(op, compute, 0.0) if self.device.kind == "cpu" else compute / used
+            return OpBound((compute, memory), max(span, memory), alone)
         return OpBound((compute, memory), self._span(op, compute, memory, used), alone)
 
     def _span(self, op: OpFeatures, compute: float, memory: float, used: float) -> float:
@@ -123,7 +154,9 @@ class AnalyticCost:
 
     def _roofline(self, op: OpFeatures) -> tuple[float, float, float]:
         compute = op.work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
-        return compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
+        memory = self._memory_ms(op.bytes, op.bytes)
+        used = self._used_cpu(op, compute, memory) if self.device.kind == "cpu" else self._used(op)
+        return compute, memory, used
 
     def _as_measured(self, op: OpFeatures, compute: float, memory: float, used: float) -> tuple[float, float, float]:
         """Compute C, M and u that reproduce a kernel's measured time; reduce demands too large for a faster kernel."""
@@ -162,26 +195,65 @@ class AnalyticCost:
 
     def _used(self, op: OpFeatures) -> float:
         device = self.device
-        if device.kind == "cpu":
-            rows = max(1, op.parallel_rows)
-            return rows / (-(-rows // device.units) * device.units)  # the last round of rows leaves cores idle
         per_thread = device.outputs_per_thread if op.kind in REDUCTIONS else 1
         threads = max(32, -(-op.output_elements // per_thread))
         if op.kind in SPLIT_REDUCTIONS:
             threads *= max(1, op.reduction // _SPLIT)
         return min(1.0, threads / (device.units * device.saturating_threads))
 
-    def _cpu_stage(self, groups: Groups) -> float:
-        lengths = [sum(self._single_core(op) for op in group) for group in groups]
-        lanes = pack(lengths, self.device.units)
-        total = sum(self._resources(op)[1] for group in groups for op in group if op.kind not in VIEWS)
-        return max(max(sum(lengths[g] for g in lane) for lane in lanes), total) + self.device.sync_us / 1e3
+    def _used_cpu(self, op: OpFeatures, compute: float, memory: float) -> float:
+        """Compute u of a kernel alone: on one thread, or on all with a fork and a join."""
+        device, whole = self.device, max(compute, memory)
+        if whole <= 0.0:
+            return 1.0
+        if device.units == 1 or op.macs + 2 * op.bytes_in < PARALLEL_WORK:
+            return whole / self._one_thread(op, compute, memory).milliseconds
+        return whole / (self._divided(op, compute / device.split, memory) + device.sync_us / 1e3)
 
-    def _single_core(self, op: OpFeatures) -> float:
-        if op.kind in VIEWS:
-            return 0.0
-        compute, memory, _ = self._resources(op)
-        return max(compute * self.device.units, memory)
+    def _divided(self, op: OpFeatures, compute: float, memory: float) -> float:
+        """Return the milliseconds of a kernel divided by rows among a CPU's threads: the last round leaves some idle."""
+        device, rows = self.device, max(1, op.parallel_rows)
+        busy = rows / -(-rows // device.units)  # threads
+        arithmetic = compute * max(1.0, self._threads_at_peak / busy)
+        return max(arithmetic, memory * max(1.0, self._one_to_all(op) / busy))
+
+    def _one_thread(self, op: OpFeatures, compute: float, memory: float) -> _OnAThread:
+        """Describe a kernel on one thread of a CPU, from C and M."""
+        device = self.device
+        missed = max(1.0, device.cache_bytes_per_s / device.bytes_per_s) if op.bytes <= device.cache_bytes else 1.0
+        arithmetic = compute * self._threads_at_peak
+        alone = max(arithmetic, memory * self._one_to_all(op))
+        uncached = max(alone, memory * missed * _ratio(device.bytes_per_s, device.thread_bytes_per_s))
+        return _OnAThread(alone, compute, memory, op.bytes, uncached, memory * missed)
+
+    def _one_to_all(self, op: OpFeatures) -> float:
+        """Return how many times longer one thread of a CPU moves the operator's bytes than all threads."""
+        device = self.device
+        if op.bytes <= device.cache_bytes:
+            return _ratio(device.cache_bytes_per_s, device.thread_cache_bytes_per_s)
+        return _ratio(device.bytes_per_s, device.thread_bytes_per_s)
+
+    def _cpu_stage(self, groups: Groups) -> float:
+        """Price concurrent groups, one per thread, that share arithmetic, caches and memory."""
+        device = self.device
+        queues = [[self._on_a_thread(op) for op in group if op.kind not in VIEWS] for group in groups]
+        lengths = [sum(k.milliseconds for k in queue) for queue in queues]
+        lanes = pack(lengths, device.units)
+        footprint = sum(max((k.bytes for g in lane for k in queues[g]), default=0) for lane in lanes)
+        memory = sum(k.memory for queue in queues for k in queue)
+        if footprint > device.cache_bytes:
+            lengths = [sum(k.uncached for k in queue) for queue in queues]
+            memory = sum(k.uncached_memory for queue in queues for k in queue)
+        compute = sum(k.compute for queue in queues for k in queue)
+        longest = max(sum(lengths[g] for g in lane) for lane in lanes)
+        return max(longest, compute, memory) + device.sync_us / 1e3
+
+    def _on_a_thread(self, op: OpFeatures) -> _OnAThread:
+        kernel = self._threads.get(op)
+        if kernel is None:
+            compute, memory, _ = self._resources(op)
+            kernel = self._threads[op] = self._one_thread(op, compute, memory)
+        return kernel
 
     def _gpu_stage(self, groups: Groups) -> float:
         """Simulate the fluid model event by event: an event is the end of a launch or kernel."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tvm_cascade.errors import UsageError
 
 LEAST_ON_TENSOR_CORES = 16  # values in a sum: a shorter one leaves most of a step of tensor cores idle
+PARALLEL_WORK = 400_000  # multiply-accumulates, and 8 per 4 bytes read, from which on a CPU's kernel uses all threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,17 @@ class Device:
     macs_per_s: float  # whole device, float32 multiply-accumulates
     bytes_per_s: float  # memory bandwidth, whole device
     launch_us: float  # from the end of one kernel to the start of the next, same stream or thread
-    sync_us: float  # fork and join of a stage of several groups
+    sync_us: float  # fork and join: of a stage of several groups, on a CPU also of a kernel on all threads
     saturating_threads: int = 512  # resident threads per unit that hide arithmetic latency: 8 a core
     outputs_per_thread: int = 4  # of a register-tiled kernel
     contention: float = 0.05  # share of bandwidth lost per further concurrent kernel
     cache_bytes: int = 0  # last level; traffic that stays in it is not charged to memory on a CPU
     cache_bytes_per_s: float = 0.0
+    thread_macs_per_s: float = 0.0  # a CPU's thread alone; 0: its share of the whole
+    thread_bytes_per_s: float = 0.0  # likewise, from memory; 0: as much as all threads
+    thread_cache_bytes_per_s: float = 0.0  # likewise, from the last level of cache
+    source: str = "built-in"  # of the figures: "built-in", or "measured DATE" (`cost.processor`)
+    split: float = 1.0  # of the threads' arithmetic, the share that a kernel divided among all of them reaches
     arch: str = ""  # target architecture, such as sm_90
     tensor_macs_per_s: float = 0.0  # of tensor cores: products of float16 summed up in float32; 0: none that we use
     tiled: bool = False  # whether products take what the model of `cost.tiles` tells, which was fitted there

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import tvm
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost
 from tvm_cascade.deploy.folder import Emission, Staged, emission_of, emit_folder, require_free
 from tvm_cascade.errors import UsageError
-from tvm_cascade.measured.search import Found
+from tvm_cascade.measured.search import Found, priced_device
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
 from tvm_cascade.pipeline import Loaded, interface_of
@@ -33,6 +33,8 @@ def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> Emitte
         given.append("precision")
     if request.winograd is not None:
         given.append("winograd")
+    if isinstance(request, StagesRequest) and request.cost == "analytic" and request.target.startswith("llvm"):
+        given = [name for name in given if name != "threads"]  # the schedule is priced with them
     if request.emit is None and given:
         raise UsageError(f"--{given[0].replace('_', '-')} is of --emit DIR: give that too")
     if request.emit is None:
@@ -54,10 +56,9 @@ class EmittedFolder:
         self.path: Path = request.emit
         self._request, self._progress = request, progress
         require_free(self.path)
-        self._device = find_device(request.device, request.target)
-        here = request.device is None and not request.target.startswith("cuda")
+        self._device = priced_device(request)
         measured = getattr(request, "cost", "") in ("measured", "learned")
-        self.emission: Emission = emission_of(request, threads() if here or measured else self._device.units)
+        self.emission: Emission = emission_of(request, threads() if measured else self._device.units)
 
     def scheduled(self, mod: tvm.IRModule) -> Found:
         """Search a module's best schedule by the device's description, with the defaults of `stages`."""

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import tvm
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, Device, device_for, find_device
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.cost.learned import LearnedCost, refine
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, Stages, confirm
+from tvm_cascade.cost.processor import BUILT_IN
 from tvm_cascade.cost.records import CONCURRENT, RecordStore, measured_kernels
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
@@ -30,13 +31,14 @@ from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
-from tvm_cascade.request import StagesRequest
+from tvm_cascade.request import SearchRequest, StagesRequest
 from tvm_cascade.runtime.bench import Bench
 from tvm_cascade.runtime.measuring import measuring, refuse_idle_farm
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schema.searches import Schedule
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.kernels.tuning import Report
+from tvm_cascade.staging.program.cpu import threads
 from tvm_cascade.staging.program.graph import StageGraph
 from tvm_cascade.staging.program.network import stage_network
 
@@ -96,10 +98,21 @@ def _run(
 ) -> tuple[Schedule, str]:
     """Run `run_stages` with the files of a request."""
     if model is None:
-        device = find_device(asked.device, asked.target)
+        device = priced_device(asked)
         model = AnalyticCost(device, asked.precision, measured_kernels(asked.database, device))
     best = found_or_loaded(graph, options, model, asked.load)
     return finish_report(best, model, asked.output, asked.picture, kept, details=asked.details)
+
+
+def priced_device(asked: SearchRequest) -> Device:
+    """Describe the device that prices a search. A folder for a processor without a description is priced with the threads
+    that will run it.
+    """
+    device = device_for(asked.device, asked.target, asked.threads)
+    generic = asked.device is None and device.kind == "cpu" and device.source == BUILT_IN
+    if generic and asked.emit is not None and asked.threads is None and asked.database is None:
+        return find_device(None, asked.target, threads())
+    return device
 
 
 def _measured(

@@ -19,7 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, device_for, find_device
 from tvm_cascade.errors import GraphError, LoadError
 from tvm_cascade.extras import load, need
 from tvm_cascade.importers.interface import has_interface, io_spec
@@ -204,7 +204,7 @@ def _priced(
     mod: tvm.IRModule, target: str, cost: str, device: str | None, options: SearchOptions | None, rules: Sequence[Rule]
 ) -> Optimized:
     """Search under a computed cost (see `optimize_module`)."""
-    model = AnalyticCost(find_device(device, target))
+    model = AnalyticCost(device_for(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
     done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
     if "main" not in done.results:

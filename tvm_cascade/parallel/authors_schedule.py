@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, device_for
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.operators.table import CONVOLUTIONS
@@ -42,7 +42,7 @@ def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: Load
         )
     text, one, _ = read_authors_file(path)
     graph = one if asked.batch is None else with_batch(one, asked.batch)
-    model = AnalyticCost(find_device(asked.device, asked.target))
+    model = AnalyticCost(device_for(asked.device, asked.target, asked.threads))
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     with SearchMonitor(asked.time_limit) as limit:
         found = found_or_loaded(graph, options, model, asked.load)

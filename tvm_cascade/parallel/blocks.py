@@ -81,23 +81,23 @@ def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
 
 def block_of(
     predecessors: Sequence[Sequence[int]],
-    nodes: range,
+    nodes: Sequence[int],
     classes: Sequence[Sequence[int]] = (),
     kinds: Sequence[int] = (),
 ) -> Block:
-    """Build the block of `nodes`, renumbered from 0; merge `classes` are limited to it. `kinds[k]` belongs to
-    `nodes[k]`.
+    """Build the block of `nodes`, ascending, renumbered from 0; merge `classes` are limited to it. `kinds[k]` belongs
+    to `nodes[k]`.
     """
-    preds = []
+    preds, place = [], {v: k for k, v in enumerate(nodes)}
     for v in nodes:
         mask = 0
         for u in predecessors[v]:
-            if u >= nodes.start:
-                mask |= 1 << (u - nodes.start)
+            if u in place:
+                mask |= 1 << place[u]
         preds.append(mask)
     merge = []
     for members in classes:
-        mask = sum(1 << (m - nodes.start) for m in members if m in nodes)
+        mask = sum(1 << place[m] for m in members if m in place)
         if mask & (mask - 1):
             merge.append(mask)
     return Block(tuple(preds), tuple(merge), tuple(kinds))

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tvm_cascade.cost import AnalyticCost, CostModel, find_device
+from tvm_cascade.cost import AnalyticCost, CostModel, device_for
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule, stage_ms
 from tvm_cascade.parallel.timeline import LISTED, draw_timeline, text_timeline
+from tvm_cascade.schema.filled import filled
+from tvm_cascade.schema.searches import Beside as BesideJson
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.search_monitor import above
 
@@ -28,11 +30,12 @@ def describe(network_schedule: NetworkSchedule, model: CostModel) -> ScheduleJso
 
     Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `bound_ms`, `sequential_ms`,
     `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
-    `gap_percent`, `blocks`, `operators`, `units`, `cost_model`, `seconds`.
+    `gap_percent`, `blocks`, `operators`, `units`, `cost_model`, `description`, `seconds`; of networks without edges between
+    them `beside`, the prices of `scheduler.Beside`.
     """
-    ops = network_schedule.units.graph.ops
+    ops, beside = network_schedule.units.graph.ops, network_schedule.beside
     cost, bound = network_schedule.schedule.cost_ms, network_schedule.schedule.bound_ms
-    return {
+    told: ScheduleJson = {
         "stages": [
             {"strategy": s.strategy, "groups": [[ops[i].name for i in g] for g in s.groups]}
             for s in network_schedule.schedule.stages
@@ -49,8 +52,12 @@ def describe(network_schedule: NetworkSchedule, model: CostModel) -> ScheduleJso
         "units": len(network_schedule.units.units),
         "operators": len(ops),
         "cost_model": model.name,
+        "description": model.described if isinstance(model, AnalyticCost) else "",
         "seconds": network_schedule.schedule.seconds,
     }
+    if beside is not None:
+        told["beside"] = filled(BesideJson, beside)
+    return told
 
 
 def run_stages(
@@ -81,7 +88,7 @@ def run_stages(
     Raises `UsageError` for an unknown device or the schedule of another graph, `LoadError` if the schedule cannot be read.
     """
     options = options or Options()
-    model = model if model is not None else AnalyticCost(find_device(device, target))
+    model = model if model is not None else AnalyticCost(device_for(device, target))
     return finish_report(found_or_loaded(graph, options, model, load), model, output, picture, details=details)
 
 
@@ -119,13 +126,16 @@ def _text(network: NetworkSchedule, model: CostModel, details: bool) -> str:
     schedule = network.schedule
     proof = ", proven optimal for this cost" if schedule.optimal else f", bound {schedule.bound_ms:.4f} ms"
     gain = network.sequential_ms / schedule.cost_ms if schedule.cost_ms else 1.0
+    described = f" ({model.described})" if isinstance(model, AnalyticCost) else ""
     head = (
         f"{gain:.2f}x as fast as one operator after the other: {schedule.cost_ms:.4f} ms for {network.sequential_ms:.4f}, "
         f"by {model.name}\n"
         f"{len(network.units.graph.ops)} operators, {len(network.units.units)} units, {len(network.sizes)} blocks, "
-        f"{len(schedule.stages)} stages; cost model {model.name}\n"
+        f"{len(schedule.stages)} stages; cost model {model.name}{described}\n"
         f"sequential {network.sequential_ms:.4f} ms, greedy {network.greedy_ms:.4f} ms, "
         f"schedule {schedule.cost_ms:.4f} ms{proof}\n"
         f"{schedule.transitions} transitions, {schedule.priced} stages priced, {schedule.seconds:.2f} s\n"
     )
+    if network.beside is not None:
+        head += f"{network.beside.to_text()}\n"
     return head + text_timeline(network.units, schedule, model, None if details else LISTED)

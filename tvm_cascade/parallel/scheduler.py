@@ -61,7 +61,12 @@ class BlockCost:
     """Prices the stages of a unit block with a `CostModel`; `graph` None allows no merges."""
 
     def __init__(
-        self, graph: UnitGraph | None, features: Features, nodes: range, prices: Prices, mergeable: frozenset[int]
+        self,
+        graph: UnitGraph | None,
+        features: Features,
+        nodes: Sequence[int],
+        prices: Prices,
+        mergeable: frozenset[int],
     ) -> None:
         self._features = [features[v] for v in nodes]
         self._prices = prices
@@ -102,6 +107,25 @@ def _sum(bounds: Sequence[OpBound]) -> OpBound:
     return OpBound(works, sum(b.span for b in bounds), sum(b.alone for b in bounds))
 
 
+JOINT, APART, AFTER = "joint", "apart", "after"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Prices in milliseconds of the schedules for networks without edges between them; the cheapest is chosen."""
+
+    chosen: str  # JOINT, APART or AFTER; of equal prices the last in this order
+    joint_ms: float  # stages that may hold units of several networks
+    apart_ms: float | None  # a single stage with a group per network; None: not in the search space
+    after_ms: float  # the networks in turn, each by its own best schedule
+
+    def to_text(self) -> str:
+        """Format the prices in a line."""
+        prices = {JOINT: self.joint_ms, APART: self.apart_ms, AFTER: self.after_ms}
+        told = ", ".join(f"{name} {price:.4f} ms" for name, price in prices.items() if price is not None)
+        return f"networks beside one another: {self.chosen} is chosen ({told})"
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkSchedule:
     """A network's schedule, and the baselines' costs."""
@@ -111,6 +135,7 @@ class NetworkSchedule:
     greedy_ms: float
     units: UnitGraph
     sizes: tuple[int, ...]  # number of units of each block
+    beside: Beside | None = None  # of several networks
 
 
 def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> NetworkSchedule:  # noqa: B008
@@ -120,6 +145,9 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     `Schedule.optimal` tells that no schedule in that space is cheaper for `model`; it is False for variants without
     search, if a block was too large and had to be cut, and if a limit (`search_monitor`) struck; unsearched blocks get
     the better of their sequential and greedy schedules.
+
+    Networks without edges between them are also scheduled one after the other, and apart: never does the result cost
+    more than these.
     """
     start = perf_counter()
     units = unit_graph(graph, options.unit)
@@ -132,17 +160,44 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         known = blocks.solve(nodes)
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
-    transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
     everything = range(len(units.units))
     whole_network = BlockCost(units, units.features, everything, blocks.prices, blocks.mergeable)
     least = totals[0]
-    groups = _apart(units.predecessors, options)
-    if groups and (together := whole_network.concurrent(groups)) < least:
-        least, stages = together, [_operators(units, everything, Stage(CONCURRENT, groups))]
+    beside = None
+    networks = _networks(units.predecessors)
+    if len(networks) > 1 and options.variant not in ("sequential", "greedy"):
+        groups = _apart(units.predecessors, options)
+        together = whole_network.concurrent(groups) if groups else None
+        after, in_turn = _in_turn(units, networks, blocks)
+        candidates = [(after, AFTER, in_turn)]
+        if together is not None:
+            candidates.append((together, APART, [_operators(units, everything, Stage(CONCURRENT, groups))]))
+        candidates.append((least, JOINT, stages))
+        least, chosen, stages = min(candidates, key=lambda candidate: candidate[0])
+        beside = Beside(chosen, totals[0], together, after)
+    transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
     proven = whole and all(first.optimal for first, _, _ in solved.values())
     bound = least if proven else min(least, least_latency(units.predecessors, whole_network.bounds()))
     best = Schedule(tuple(stages), least, transitions, priced, proven, perf_counter() - start, bound)
-    return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+    return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges), beside)
+
+
+def _in_turn(units: UnitGraph, networks: Sequence[tuple[int, ...]], blocks: _Blocks) -> tuple[float, list[Stage]]:
+    """Schedule networks one after the other, each by its own best schedule; return the milliseconds and the stages."""
+    total, stages = 0.0, []
+    for network in networks:
+        for nodes in split(_own(units.predecessors, network), blocks.options)[0]:
+            own = tuple(network[v] for v in nodes)
+            best = blocks.solve(own)[0]
+            total += best.cost_ms
+            stages += [_operators(units, own, stage) for stage in best.stages]
+    return total, stages
+
+
+def _own(predecessors: Sequence[Sequence[int]], network: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the predecessors of a network's units, counted within the network."""
+    place = {v: k for k, v in enumerate(network)}
+    return [tuple(place[u] for u in predecessors[v]) for v in network]
 
 
 def apart(units: UnitGraph, options: Options) -> Stage | None:
@@ -159,6 +214,12 @@ def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tup
     """
     if options.variant not in ("parallel", "both"):
         return ()
+    networks = _networks(predecessors)
+    return networks if 1 < len(networks) <= (options.s or len(networks)) else ()
+
+
+def _networks(predecessors: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of units without edges between them, by first unit, each in topological order."""
     parent = list(range(len(predecessors)))
 
     def lowest(v: int) -> int:
@@ -173,8 +234,7 @@ def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tup
     groups: dict[int, list[int]] = {}
     for v in range(len(predecessors)):
         groups.setdefault(lowest(v), []).append(v)
-    several = 1 < len(groups) <= (options.s or len(groups))
-    return tuple(tuple(g) for g in groups.values()) if several else ()
+    return tuple(map(tuple, groups.values()))
 
 
 def latency_of(
@@ -204,7 +264,7 @@ class _Blocks:
         self.classes = () if self.units is None else merge_classes(self.units)
         self.mergeable = frozenset(m for c in self.classes for m in c)
 
-    def solve(self, nodes: range) -> tuple[Schedule, Schedule, Schedule]:
+    def solve(self, nodes: Sequence[int]) -> tuple[Schedule, Schedule, Schedule]:
         """Search the schedule of these nodes' block, and return it with the sequential and greedy schedules."""
         kinds = [self.prices.kind(self.features[v]) for v in nodes]
         block = block_of(self.predecessors, nodes, self.classes, kinds)
@@ -232,7 +292,7 @@ def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, S
         return min(known, key=lambda schedule: schedule.cost_ms), one, all_ready
 
 
-def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
+def _operators(units: UnitGraph, nodes: Sequence[int], stage: Stage) -> Stage:
     groups = tuple(tuple(i for v in group for i in units.units[nodes[v]].ops) for group in stage.groups)
     return Stage(stage.strategy, groups)
 

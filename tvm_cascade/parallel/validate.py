@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.operators.table import CONVOLUTIONS
@@ -33,6 +35,48 @@ def validate_schedule(graph: Graph, schedule: Schedule) -> None:
         done.update(i for group in stage.groups for i in group)
         if stage.strategy == MERGE:
             _check_merge(graph, number, [i for group in stage.groups for i in group])
+
+
+def validate_beside(graph: Graph, schedule: Schedule, chosen: str, prices: Mapping[str, float | None]) -> None:
+    """Check the choice among schedules of networks without edges between them: `prices` in milliseconds by name.
+
+    The chosen schedule costs the least of all prices and has the form of its name: "after" has the networks one after the
+    other, "apart" all in a single stage with a group each. Raises `ValidationError` otherwise.
+    """
+    validate_schedule(graph, schedule)
+    known = [price for price in prices.values() if price is not None]
+    if prices.get(chosen) != min(known) or schedule.cost_ms != min(known):
+        raise ValidationError(f"{chosen} is chosen at {schedule.cost_ms} ms, and the prices are {dict(prices)}")
+    network = _network_of(graph)
+    if chosen == "after":
+        runs: list[int] = []
+        for number, stage in enumerate(schedule.stages):
+            mixed = {network[i] for group in stage.groups for i in group}
+            if len(mixed) > 1:
+                raise ValidationError(f"stage {number} holds several networks, which run one after the other")
+            runs += [n for n in mixed if runs[-1:] != [n]]
+        if len(runs) != len(set(runs)):
+            raise ValidationError("a network runs in several parts, though one runs after the other")
+    if chosen == "apart":
+        held = [{network[i] for i in group} for stage in schedule.stages for group in stage.groups]
+        if len(schedule.stages) != 1 or sorted(map(len, held)) != [1] * len(set(network)):
+            raise ValidationError("networks apart are not a single stage with a group each")
+
+
+def _network_of(graph: Graph) -> list[int]:
+    """Return the number of each operator's network, by search from every operator that has none yet."""
+    number = [-1] * len(graph.ops)
+    for first in range(len(graph.ops)):
+        if number[first] >= 0:
+            continue
+        todo, number[first] = [first], first
+        while todo:
+            i = todo.pop()
+            near = [k for k in (*graph.predecessors[i], *graph.successors[i]) if number[k] < 0]
+            todo += near
+            for k in near:
+                number[k] = first
+    return number
 
 
 def _check_coverage(graph: Graph, schedule: Schedule) -> None:

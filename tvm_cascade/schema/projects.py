@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes, Count, Millijoules, Milliseconds
+from tvm_cascade.schema.units import Bytes, Count, Millijoules, Milliseconds, Ratio
 
 
 class Touched(TypedDict):
@@ -131,6 +131,26 @@ class LeftFloat(TypedDict):
     flash_bytes: Annotated[Bytes, "Of float constants that it reads"]
 
 
+class ProcessorJson(TypedDict):
+    """The measured description of a machine's CPU. `thread_`: one thread, with all others idle."""
+
+    model: Annotated[str, "As the operating system names it"]
+    architecture: Annotated[str, "As LLVM names it"]
+    threads: Annotated[Count, "Measured together: one per core"]
+    vector_bits: Annotated[Count, "Of its vector registers"]
+    thread_macs_per_s: Annotated[float, "Float32 multiply-accumulates per second at peak"]
+    macs_per_s: Annotated[float, "Of all threads together"]
+    split: Annotated[Ratio, "Share of these that a kernel divided among all threads reaches"]
+    thread_bytes_per_s: Annotated[float, "From and to memory"]
+    bytes_per_s: Annotated[float, "Of all threads together"]
+    cache_bytes: Annotated[Bytes, "Of the shared cache; 0 where traffic gains from none"]
+    thread_cache_bytes_per_s: Annotated[float, "From and to that cache"]
+    cache_bytes_per_s: Annotated[float, "Of all threads together"]
+    launch_us: Annotated[float, "Microseconds from the end of a kernel to the start of the next"]
+    sync_us: Annotated[float, "Microseconds of a parallel region's fork and join"]
+    measured: Annotated[str, "Date of the measurement"]
+
+
 class Diagnosis(TypedDict):
     """The installation, and a model's supported operators."""
 
@@ -144,3 +164,6 @@ class Diagnosis(TypedDict):
     remedy: Annotated[str, "What to do about unsupported operators; empty where nothing is to be done"]
     left_float: Annotated[list[LeftFloat] | None, "Operators that stay float; null where the model was not read"]
     float_network: Annotated[bool, "Whether the network is float throughout"]
+    processor: Annotated[
+        ProcessorJson | None, "This machine's CPU, as doctor --measure has kept it; null where it has not run"
+    ]

@@ -82,7 +82,22 @@ class _Measured(TypedDict, total=False):
     cudnn: Annotated[Library, "Kernels of cuDNN, with --cudnn"]
 
 
-class Schedule(_Measured):
+class Beside(TypedDict):
+    """Prices of several networks' schedules, of which the cheapest is taken."""
+
+    chosen: Annotated[str, "'joint', 'apart' or 'after'"]
+    joint_ms: Annotated[Milliseconds, "Of stages that may hold operators of several networks"]
+    apart_ms: Annotated[
+        Milliseconds | None, "Of every network on a thread or stream of its own; null where not allowed"
+    ]
+    after_ms: Annotated[Milliseconds, "Of one network after the other, each by its own best schedule"]
+
+
+class _Beside(TypedDict, total=False):
+    beside: Annotated[Beside, "The prices of several networks, with --beside"]
+
+
+class Schedule(_Measured, _Beside):
     """The schedule of stages with the lowest latency."""
 
     stages: Annotated[list[Stage], "In execution order"]
@@ -98,6 +113,9 @@ class Schedule(_Measured):
     units: Annotated[Count, "Units that were scheduled as one"]
     operators: Annotated[Count, "Operators of the network"]
     cost_model: Annotated[str, "Name of the cost model"]
+    description: Annotated[
+        str, "Of the device that priced, built-in or measured by doctor; empty where stages were measured themselves"
+    ]
     seconds: Annotated[Seconds, "Time taken"]
 
 

@@ -21,6 +21,7 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
+from tvm_cascade.cost.device import PARALLEL_WORK
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.problem import Options, Schedule
@@ -42,8 +43,6 @@ from tvm_cascade.staging.program.memory import MemoryPlan, plan_memory
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.staging.program.program import Program, check_groups, plan_program
 from tvm_cascade.staging.program.specs import Kernel
-
-PARALLEL_WORK = 400_000  # `work_of` from which on a kernel that runs alone uses all threads
 
 
 @dataclass(frozen=True, slots=True)
