@@ -66,3 +66,12 @@ def test_options_that_no_request_has_are_checked_too() -> None:
 def test_factors_below_one_are_refused(factor: float) -> None:
     with pytest.raises(UsageError, match="max-time"):
         rows_alone(max_time=factor)
+
+
+def test_the_arena_of_the_fewest_live_bytes_is_searched() -> None:
+    """First fit needs more for it than for the arenas of coarser steps, and a search less."""
+    b = Builder()
+    x = b.conv(b.conv(b.conv(b.input(12, 12, 3), 16, 1, 2), 16, 3, 2), 16, 1, 2)
+    x = b.conv(b.add(x, b.conv(x, 16, 3)), 16, 3)
+    plan = cascade(b.finish(x), PlanOptions(steps=get_core("cortex-m4").steps))
+    assert plan.peak <= 560

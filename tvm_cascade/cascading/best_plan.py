@@ -57,7 +57,10 @@ def best_plan(
     )
     if best and search.recompute and best[0].peak <= max(goal, least):
         return best[0]
-    for (arena, tried, layout), effort in zip(leaders.first, efforts, strict=False):
+    searched = list(zip(leaders.first, efforts, strict=False))
+    if leaders.tightest is not None and all(entry is not leaders.tightest for entry in leaders.first):
+        searched.append((leaders.tightest, SHORT_SEARCH))
+    for (arena, tried, layout), effort in searched:
         if arena.bound >= smaller(*best).peak:
             continue  # no arena of this layout is smaller
         best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))

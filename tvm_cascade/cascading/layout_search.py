@@ -367,17 +367,21 @@ class Search:
 class Leaders:
     """The `count` layouts with the smallest arenas so far, each with the arena; of equal arenas the earlier is first.
 
-    Layouts with arenas of at least `below` bytes are left out in any case.
+    `tightest` is the layout with the fewest live bytes, whose arena may be the smallest after a search. Layouts with
+    arenas of at least `below` bytes are left out in any case.
     """
 
     def __init__(self, count: int, below: int = INFEASIBLE) -> None:
         self.count, self.below = count, below
         self.first: list[tuple[Allocation, Search, Layout]] = []
+        self.tightest: tuple[Allocation, Search, Layout] | None = None
 
     def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
         """Add a layout if the arena is among the smallest."""
         if arena.bound >= self.below:
             return
+        if self.tightest is None or arena.bound < self.tightest[0].bound:
+            self.tightest = (arena, search, layout)
         self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
 
     def beyond(self, lower_bound: int) -> bool:
