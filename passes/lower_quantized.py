@@ -46,7 +46,7 @@ from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import attributes, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize, lower_sign
 from tvm_cascade.passes.integer.signed import signed_variables
-from tvm_cascade.passes.integer.task import LoweringFunction, Output, Task, lowering_of
+from tvm_cascade.passes.integer.task import Inverses, LoweringFunction, Output, Task, lowering_of
 from tvm_cascade.passes.integer.untyped import Binding, Function, Module, Value, ir, relax
 from tvm_cascade.passes.islands.reader import TRANSPOSE, is_boundary, read_operators
 from tvm_cascade.passes.relax_functions import (
@@ -67,7 +67,7 @@ REAL_ATTR = "cascade_real_operators"
 SPREAD_ATTR = "cascade_spread"  # of `main`: transposed convolutions are one operator each, over an input spread apart
 LIKE_ATTR = "cascade_like"  # of `main`: the library whose rounding is taken, where it is not LiteRT
 TFLM = "tflm"  # TensorFlow Lite Micro: fully connected layers are rounded twice
-INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
+_INVERSE = "inverse scales"  # its first line where floats are multiplied by inverse scales, then pairs of `Inverses`
 _CLAMPED = ("max_pool2d", "stored_average")  # operators on stored integers whose functions clamp
 SOURCE_ATTR = "cascade.source"  # module attribute: `Source`
 EXTERNAL_ATTR = "external_mods"  # module attribute of TVM's `RunCodegen`: libraries, of which no two compare equal
@@ -150,13 +150,22 @@ def holds_quantized(func: Function) -> bool:
     return any(is_boundary(c) for c in calls)
 
 
-def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
+def with_real_operators(mod: Module, inverses: Inverses | None = None) -> Module:
     """Return a copy of `mod` with `main` marked by `REAL_ATTR`: float arithmetic defines the quantized operators, as in ONNX
-    and PyTorch; in TFLite arithmetic on the stored integers does. `inverse_scales`: as in PyTorch alone.
+    and PyTorch; in TFLite arithmetic on the stored integers does. `inverses`: floats are multiplied by the inverse of a
+    scale, as in PyTorch alone.
     """
     mod = mod.clone()
-    mod["main"] = mod["main"].with_attr(REAL_ATTR, INVERSE if inverse_scales else "")
+    pairs = () if inverses is None else (f"{scale.hex()} {inverse.hex()}" for scale, inverse in inverses.items())
+    mod["main"] = mod["main"].with_attr(REAL_ATTR, "" if inverses is None else "\n".join([_INVERSE, *pairs]))
     return mod
+
+
+def _inverses(mark: object) -> Inverses | None:
+    """Return the inverse scales of a mark; None if floats are divided by scales."""
+    head, *lines = str(mark or "").split("\n")
+    pairs = (line.split() for line in lines)
+    return {float.fromhex(s): float.fromhex(inverse) for s, inverse in pairs} if head == _INVERSE else None
 
 
 def with_inputs_spread(mod: Module) -> Module | None:
@@ -219,7 +228,7 @@ class _Lowering:
         operators = read_operators(bound.items())
         self.signed = signed_variables(self.func, self.bindings, operators)
         self.operators = read_operators(bound.items(), self.signed) if self.signed else operators
-        self.definitions, self.real, self.inverse = bound, mark is not None, mark == INVERSE
+        self.definitions, self.real, self.inverses = bound, mark is not None, _inverses(mark)
         self.twice = attributes(self.func).get(LIKE_ATTR) == TFLM
         self.spread = SPREAD_ATTR in attributes(self.func)
         self.clips = self._clips_of_islands()
@@ -300,7 +309,7 @@ class _Lowering:
         lowerings = _lowerings(operator)
         if not lowerings:
             return None
-        output = Output.of(operator, self.real, self.inverse)
+        output = Output.of(operator, self.real, self.inverses)
         if clip is not None:
             output = output.within(*(int(number_of(a)) for a in clip.value.args[1:3]))
         if output.is_one_value:

@@ -29,9 +29,9 @@ def lower_quantize(task: Task) -> Value:
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            factor = tirx.const(float(np.float32(1 / np.float64(scale)) if output.inverse else scale), "float32")
-            quotient = a[index] * factor if output.inverse else a[index] / factor
-            return te_quantized(quotient, output)
+            if output.inverse is not None:
+                return te_quantized(a[index] * tirx.const(float(output.inverse), "float32"), output)
+            return te_quantized(a[index] / tirx.const(float(scale), "float32"), output)
 
         return te.compute(output.shape, at, name="quantize")
 

@@ -29,6 +29,7 @@ from tvm_cascade.program.operator import Operator, Quantized
 from tvm_cascade.program.quant import SIGN, STORED_TYPES, NotLowered, Quant
 from tvm_cascade.schedules.kernels.spec import ONCE
 
+Inverses = Mapping[float, float]  # float32 inverses of scales, by the scale, where float32 arithmetic gives another one
 LoweringFunction = Callable[["Task"], Value]  # returns an expression, or None: Relax computes the operator as it is
 
 QUANTIZED = "quantized"  # results: real numbers that integers stand for
@@ -57,6 +58,11 @@ def lowering_of(operator: Operator) -> LoweringFunction | None:
     return LOWERINGS.get((operator.kind, ANY)) if found is None and result != QUANTIZED else found
 
 
+def inverse_of(scale: np.float32, inverses: Inverses) -> np.float32:
+    """Return the float32 inverse of a scale."""
+    return np.float32(inverses.get(float(scale), 1 / np.float64(scale)))
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """The tensor that an operator writes, with its quantization; results are clamped to `[lo, hi]` (stored values)."""
@@ -69,7 +75,7 @@ class Output:
     hi: int
     offset: int = 0  # as in `Quant`
     once: bool = False  # sums are rounded once, half to even, as of real numbers; TFLite's are rounded twice
-    inverse: bool = False  # floats are multiplied by the inverse of the scale, as in PyTorch, not divided by it
+    inverse: np.float32 | None = None  # floats are multiplied by it, as in PyTorch, not divided by the scale
 
     @classmethod
     def unbounded(
@@ -79,11 +85,12 @@ class Output:
         return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype), offset)
 
     @classmethod
-    def of(cls, operator: Operator, real: bool, inverse: bool) -> Output:
-        """Return an operator's output, with its activation's bounds. `real`, `inverse`: a file's `once` and `inverse`."""
+    def of(cls, operator: Operator, real: bool, inverses: Inverses | None) -> Output:
+        """Return an operator's output, with its activation's bounds. `real`: a file's `once`; None: floats are divided."""
         shape, dtype, quant = operator.output.shape, operator.output.dtype, operator.quant
         if quant is not None:
             bounds = activation_range(operator.bounds, quant.step, quant.zero_point, quant.dtype, real)
+            inverse = None if inverses is None else inverse_of(quant.step, inverses)
             return cls(shape, quant.dtype, quant.step, quant.zero_point, *bounds, quant.offset, real, inverse)
         if dtype not in STORED_TYPES:
             return cls(shape, dtype, np.float32(0), 0, 0, 0)

@@ -21,7 +21,7 @@ from tvm_cascade.passes.integer.pooling import reduced_axes, rescaled_sum, te_av
 from tvm_cascade.passes.integer.task import Output, Task
 from tvm_cascade.passes.integer.untyped import Builder, Function, Index, Scalar, Tensor, Value, relax, te
 from tvm_cascade.passes.islands.reader import VIEWS, read_operators
-from tvm_cascade.passes.lower_quantized import INVERSE, REAL_ATTR
+from tvm_cascade.passes.lower_quantized import REAL_ATTR
 from tvm_cascade.passes.origin import plain
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.program.operator import Operator, quantized
@@ -94,21 +94,18 @@ class Total:
 
 def find_totals(func: Function) -> dict[Value, Total]:
     """Find the operators of a function that sum stored integers, by result."""
-    mark = dict(func.attrs or {}).get(REAL_ATTR)
-    rounding = {"once": mark is not None, "inverse": mark == INVERSE}
+    once = REAL_ATTR in dict(func.attrs or {})
     definitions = {b.var: b.value for b in bindings_of(func)}
     operators = read_operators(definitions.items())
     calls = [var for var, value in definitions.items() if isinstance(value, relax.Call)]
-    made = {var: _total(var, operators.operator(var), definitions, rounding) for var in calls}
+    made = {var: _total(var, operators.operator(var), definitions, once) for var in calls}
     return {var: total for var, total in made.items() if total is not None}
 
 
-def _total(
-    var: Value, operator: Operator | None, definitions: Mapping[Value, Value], rounding: Mapping[str, bool]
-) -> Total | None:
+def _total(var: Value, operator: Operator | None, definitions: Mapping[Value, Value], once: bool) -> Total | None:
     """Find the sum that ends in a variable; None if there is none."""
     try:
-        found = None if operator is None else _sum(var, operator, rounding)
+        found = None if operator is None else _sum(var, operator, once)
         chain = None if found is None else _between(definitions, found.source, var)
     except NotLowered:
         return None
@@ -117,14 +114,14 @@ def _total(
     return replace(found, chain=chain)
 
 
-def _sum(var: Value, operator: Operator, rounding: Mapping[str, bool]) -> Total | None:
+def _sum(var: Value, operator: Operator, once: bool) -> Total | None:
     """Read a mean, a sum or an average pool of stored values, without the chain of its variables."""
     quant, output = operator.quant, operator.output
     if quant is None:
         if operator.kind != "stored_average":
             return None
-        return _pooled(var, operator, replace(Output.unbounded(output.shape, output.dtype), **rounding))
-    out = replace(Output.unbounded(output.shape, quant.dtype, quant.step, quant.zero_point), **rounding)
+        return _pooled(var, operator, replace(Output.unbounded(output.shape, output.dtype), once=once))
+    out = replace(Output.unbounded(output.shape, quant.dtype, quant.step, quant.zero_point), once=once)
     if not {m.kind for m in operator.moves} <= {*VIEWS} or operator.explicit:
         return None
     if operator.kind == "avg_pool2d":

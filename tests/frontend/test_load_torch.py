@@ -190,18 +190,20 @@ def test_a_quantize_clamps_to_its_own_range(tmp_path: Path) -> None:
     np.testing.assert_allclose(Compiled(lowered)(x)[0], plain(torch.tensor(x)).numpy(), atol=1e-6)
 
 
-def test_floats_are_multiplied_by_the_inverse_of_a_scale(tmp_path: Path) -> None:
-    """As torch does, which rounds some floats between two stored values otherwise than a division."""
+@pytest.mark.parametrize("step", [float(np.float32(0.1)), 0.053293142967531404], ids=["float32", "float64"])
+def test_floats_are_multiplied_by_the_inverse_of_a_scale(tmp_path: Path, step: float) -> None:
+    """As torch does, which rounds some floats between two stored values otherwise than a division. The inverse of the second
+    scale is another float32 than that of the float32 next to the scale.
+    """
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.ao.quantization.fx._decomposed")
-    ops, step = torch.ops.quantized_decomposed, float(np.float32(0.1))
-    how = (step, 0, -128, 127, torch.int8)
+    ops, how = torch.ops.quantized_decomposed, (step, 0, -128, 127, torch.int8)
 
     class Network(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *how), *how)
 
-    ties = (np.arange(-100, 100) + 0.5).astype("float32") * np.float32(0.1)
+    ties = (np.arange(-100, 100) + 0.5).astype("float32") * np.float32(step)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(9)), np.nextafter(ties, np.float32(-9))])[None]
     plain = _export(tmp_path / "q.pt2", Network(), *x.shape)
     want = plain(torch.tensor(x)).numpy()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
@@ -23,9 +24,11 @@ from tvm_cascade.importers.torch.package import quietly
 from tvm_cascade.importers.torch.refused import check_conditions
 from tvm_cascade.importers.torch.states import with_buffer_ends, with_buffer_states
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.integer.task import Inverses, inverse_of
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.passes.small_weights import with_small_weights
 
+_QUANTIZES = "quantized_decomposed.quantize_per_tensor"  # the scale is a Python float, or a tensor
 _DEQUANTIZES = (
     "quantized_decomposed.dequantize_per_"  # the arguments end with the least and the largest value, and the type
 )
@@ -54,7 +57,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             program, mutated, returned = with_buffer_ends(given)
             model, nodes = exported_model(given, program, returned)
             mod = load_model(path, model, input_shapes, TorchProgram(graph_of(given), nodes, returned))
-        read = with_buffer_states(with_real_operators(mod, inverse_scales=True), mutated)
+        read = with_buffer_states(with_real_operators(mod, _inverses(given)), mutated)
         return with_small_weights(read) if _has_small_weights(given) else read
     except NotExported as error:
         remedy = until_before(given, [error.node] if error.node is not None else [])
@@ -68,6 +71,14 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         raise
     except Exception as error:  # signals malformed programs by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _inverses(program: Any) -> Inverses:
+    """Return the inverses of scales that are no float32 numbers: torch inverts them in float64."""
+    nodes = (n for n in program.graph.nodes if n.op == "call_function" and _QUANTIZES in str(n.target))
+    scales = {n.args[1] for n in nodes if isinstance(n.args[1], float)}
+    pairs = {float(np.float32(s)): float(np.float32(1 / s)) for s in sorted(scales) if s > 0}
+    return {scale: inverse for scale, inverse in pairs.items() if inverse != inverse_of(np.float32(scale), {})}
 
 
 def _has_small_weights(program: Any) -> bool:
