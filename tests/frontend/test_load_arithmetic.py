@@ -10,10 +10,15 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+import tvm
+from tvm import relax
+
 import tvm_cascade
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.testing.litert_check import equal_planned
+from tvm_cascade.testing.reference import Reference
 from tvm_cascade.testing.tflite import ELEMENT_TYPES, ModelWriter
 
 TWO = {
@@ -101,6 +106,23 @@ def test_casts_behind_stored_integers_saturate(tmp_path: Path) -> None:
     w.operator("CAST", [large], [w.tensor((1, 4, 4, 3), "int32")], "CastOptions", **types)
     *_, ours = equal_planned(tmp_path, w, [np.arange(-16, 16, dtype="int8").reshape(1, 4, 4, 2)], exact=True)
     assert {2**31 - 1, -(2**31)} <= {*ours.flatten().tolist()}
+
+
+@pytest.mark.parametrize("objective", ["bytes", "latency"])
+def test_programs_cast_as_the_reference_does(tmp_path: Path, objective: Any) -> None:
+    """What marks a network of TFLite outlives the passes of TVM's pipeline and the stages of two branches."""
+    w, shape = ModelWriter(), (1, 2, 2, 2)
+    x, less = w.activation(shape, "float32"), w.tensor(shape, "float32")
+    w.operator("NEG", [x], [less])
+    for source, dtype in ((x, "int32"), (less, "int8"), (less, "int64")):
+        types = {"inDataType": ELEMENT_TYPES["float32"], "outDataType": ELEMENT_TYPES[dtype]}
+        w.operator("CAST", [source], [w.tensor(shape, dtype)], "CastOptions", **types)
+    given = np.array([3e9, -3e9, 1e19, -1e19, np.inf, np.nan, -128.9, 7.5], "float32").reshape(shape)
+    (tmp_path / "n.tflite").write_bytes(w.finish())
+    program = tvm.compile(load(tmp_path / "n.tflite"), "llvm", relax_pipeline=cascade_pipeline(objective=objective))
+    made = relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(given))
+    for ours, theirs in zip(made, Reference(w.finish()).run([given]), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
 
 
 @pytest.mark.parametrize(

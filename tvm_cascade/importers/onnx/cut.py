@@ -11,6 +11,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut import CutOut, FileGraph, Node, Remedy, behind, cut_out, until_in_front
 from tvm_cascade.importers.onnx.folding import copied
 from tvm_cascade.importers.onnx.graph import read_names
+from tvm_cascade.importers.onnx.inference import inferred
 from tvm_cascade.importers.onnx.qoperators import spell_out
 from tvm_cascade.messages import printable
 from tvm_cascade.tensor_spec import Cut
@@ -55,7 +56,7 @@ def until_before(given: Any, model: Any, refused: Collection[int]) -> Remedy:
 def _types(model: Any) -> dict[str, Any]:
     """Return the known value types, declared in the file or inferred by ONNX."""
     try:
-        found = onnx.shape_inference.infer_shapes(spell_out(model), data_prop=True).graph
+        found = inferred(spell_out(model))
     except Exception:  # of many types: malformed models are refused where they are read
         found = model.graph
     return {v.name: v for graph in (model.graph, found) for v in (*graph.input, *graph.value_info, *graph.output)}

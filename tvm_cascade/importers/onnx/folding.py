@@ -15,6 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tvm_cascade.importers.onnx.inference import inferred
 from tvm_cascade.tensor_spec import free_name
 
 _ROUNDS = 256  # of shape inference, most: each can use the sizes that the one before made constant, block after block
@@ -139,13 +140,13 @@ def _folded(model: Any) -> bool:
 
 
 def static_shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """Return the static shapes inferred by ONNX."""
+    """Return the static shapes, inferred as in `inference`."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = inferred(model)
     except onnx.shape_inference.InferenceError:  # malformed: the importer says where
         return {}
-    found = {w.name: tuple(int(d) for d in w.dims) for w in inferred.initializer}
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+    found = {w.name: tuple(int(d) for d in w.dims) for w in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim):
             found[value.name] = tuple(int(d.dim_value) for d in kind.shape.dim)

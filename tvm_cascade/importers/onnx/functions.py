@@ -16,6 +16,7 @@ from onnx import defs, inliner
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.onnx.folding import copied, with_input_shapes
+from tvm_cascade.importers.onnx.inference import inferred
 from tvm_cascade.messages import printable
 
 _ROUNDS = 4  # bodies whose operators have bodies
@@ -75,7 +76,7 @@ def _check_splitting(path: Path, node: Any, types: Mapping[str, Any]) -> None:
 def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Return the tensor types inferred by ONNX, and the weights' types."""
     try:
-        graph = onnx.shape_inference.infer_shapes(with_input_shapes(model, shapes), data_prop=True).graph
+        graph = inferred(with_input_shapes(model, shapes))
     except onnx.shape_inference.InferenceError:  # malformed: the importer says where
         return {}
     found = {w.name: onnx.helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}

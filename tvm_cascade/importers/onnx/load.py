@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ from tvm_cascade.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from tvm_cascade.importers.onnx.origin import Origin
 
+LOG = logging.getLogger("tvm_cascade")
 _MOST_AXES = 1 << 10  # far above the rank of any tensor
 
 
@@ -292,7 +294,7 @@ def _check_output(
     path: Path, model: Any, declared: Any, computed: TensorSpec, shapes: Mapping[str, Sequence[int]]
 ) -> None:
     """Raise `LoadError` if a file declares another output type than its operators compute, or another shape not settled
-    by ONNX's rules. Files with stale shapes are common, and run elsewhere.
+    by ONNX's rules. Files with stale shapes are common, and run elsewhere: a warning names the shape.
     """
     from onnx.helper import tensor_dtype_to_np_dtype
 
@@ -301,9 +303,12 @@ def _check_output(
     kind, name = declared.type.tensor_type, printable(declared.name)
     known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
     differs = kind.HasField("shape") and not fits(computed.shape, known)
-    if differs and inferred_output(model, shapes, declared.name) not in (None, computed.shape):
+    if differs:
         text = ", ".join("?" if d is None else str(d) for d in known)
-        raise LoadError(path, f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed")
+        what = f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed"
+        if inferred_output(model, shapes, declared.name) not in (None, computed.shape):
+            raise LoadError(path, what)
+        LOG.warning("%s: %s, which is taken", path, what)
     dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype
     if dtype != computed.dtype:
         raise LoadError(path, f"output {name} is {dtype} in the file, {computed.dtype} computed")

@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 
 from tvm_cascade.importers.onnx.folding import constant_tensor, copied, tensor_names, with_input_shapes
 from tvm_cascade.importers.onnx.graph import read_names
+from tvm_cascade.importers.onnx.inference import inferred
 from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, shape_of
 from tvm_cascade.passes.main_rewriting import Value, relax
 from tvm_cascade.passes.scan_operator import Steps, lower_scan
@@ -88,7 +89,7 @@ def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None
 def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, _Type]:
     """Return the element types and static shapes that ONNX infers."""
     try:
-        graph = onnx.shape_inference.infer_shapes(with_input_shapes(model, shapes), data_prop=True).graph
+        graph = inferred(with_input_shapes(model, shapes))
     except onnx.shape_inference.InferenceError:
         return {}
     found: dict[str, _Type] = {w.name: (w.data_type, tuple(int(d) for d in w.dims)) for w in graph.initializer}
