@@ -26,6 +26,7 @@ _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware
 FLOAT_CODE = 1.4  # of kernels of floats: 1.2 to 1.7 in four networks on Cortex-M4, most where taps are written out
 VECTOR_FLOAT_CODE = 1.8  # of kernels of floats with MVE: four convolutions and three depthwise ones, 1.4 to 2.4
 ELEMENTWISE = 0.16  # of what `Core.code_size` adds, in scalar kernels of integers without sums: near Cortex-M4's bytes
+VECTOR_ELEMENTWISE = 4.0  # the same with MVE: loops have a vector form and a scalar one, 2 to 5 in chains of operators
 SHARED_CODE = 0.65  # of kernels that are called several times in no loop: compilers make a copy for constant arguments
 _FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
@@ -76,8 +77,9 @@ def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
     """
     of_floats = any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
     wide = VECTOR_FLOAT_CODE if core.mve else FLOAT_CODE
-    wider = of_floats or core.mve or bool(collect(func.body, tirx.AllocBuffer))
-    by_core = 1 + (core.code_size - 1) * (1 if wider else ELEMENTWISE)
+    wider = of_floats or bool(collect(func.body, tirx.AllocBuffer))
+    elementwise = VECTOR_ELEMENTWISE if core.mve else ELEMENTWISE
+    by_core = 1 + (core.code_size - 1) * (1 if wider else elementwise)
     return kernel_cost(func, inlined).bytes * (wide if core.fpu and of_floats else 1) * by_core
 
 
