@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_cascade
+from tvm_cascade.errors import LoadError
 
 RANGES = {"int4": (-8, 8), "uint4": (0, 16), "int8": (-128, 128), "uint8": (0, 256)}
 BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
@@ -178,6 +179,56 @@ def test_matmul_n_bits(tmp_path: Path) -> None:
     outputs = tvm_cascade.run(tmp_path / "p", inputs={"x": x}).outputs
     np.testing.assert_allclose(outputs["y"], x @ real[:, :depth].T.astype("float32"), rtol=1e-5, atol=1e-5)
     assert weight_bytes(made) <= depth * units // 2 + blocks * units * 5 + 64
+
+
+def table_in_blocks(
+    path: Path, kind: str, zeros: bool, size: int = 16, scales: int = 3
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write a GatherBlockQuantized of 20 rows of 48 numbers; return the table in floats and the indices."""
+    random, bits = np.random.default_rng(9), 8 if kind == "bytes" else 4
+    low, high = (-8, 8) if kind == "int4" else (0, 1 << bits)
+    values, points = random.integers(low, high, (20, 48)), random.integers(low, high, (20, 3))
+    factors = random.uniform(0.01, 0.03, (20, scales)).astype("float32")
+
+    def constant(name: str, numbers: np.ndarray) -> onnx.TensorProto:
+        if kind == "bytes":
+            return numpy_helper.from_array(numbers.astype("uint8"), name)
+        if kind == "nibbles":
+            rows = [np.frombuffer(packed(row, "uint4"), "uint8") for row in numbers]
+            return numpy_helper.from_array(np.stack(rows), name)
+        return stored(name, numbers, kind)
+
+    attributes: dict[str, Any] = {"gather_axis": 0, "quantize_axis": 1, "block_size": size, "bits": bits}
+    names = ["w", "i", "s", *(["z"] if zeros else [])]
+    node = helper.make_node("GatherBlockQuantized", names, ["y"], domain="com.microsoft", **attributes)
+    constants = [constant("w", values), numpy_helper.from_array(factors, "s")]
+    write(path, [node], (1, 4), (1, 4, 48), [*constants, *([constant("z", points)] if zeros else [])])
+    model = onnx.load(path)
+    model.graph.input[0].name = "i"
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+    offsets = points if zeros else np.full((20, 3), {"bytes": 128, "nibbles": 8}.get(kind, 0))
+    real = (values - np.repeat(offsets, 16, 1)) * np.resize(np.repeat(factors, 16, 1), (20, 48))
+    return real.astype("float32"), np.array([[3, -1, 19, 0]])
+
+
+@pytest.mark.parametrize("kind", ("int4", "uint4", "nibbles", "bytes"))
+@pytest.mark.parametrize("zeros", (False, True))
+def test_gather_block_quantized(kind: str, zeros: bool, quick_host: None, tmp_path: Path) -> None:
+    real, indices = table_in_blocks(tmp_path / "net.onnx", kind, zeros)
+    made = tvm_cascade.compile(tmp_path / "net.onnx", target="host", output=tmp_path / "p")
+    outputs = tvm_cascade.run(tmp_path / "p", inputs={"i": indices.astype("int32")}).outputs
+    np.testing.assert_allclose(outputs["y"], real[indices], rtol=1e-6)
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "net.onnx").to_dict()["match"] is True
+    assert weight_bytes(made) <= 20 * 48 // (1 if kind == "bytes" else 2) + 60 * 5 + 64
+
+
+@pytest.mark.parametrize("how, why", [({"scales": 2}, "have scales of shape"), ({"size": 0}, "blocks of 0 numbers")])
+def test_tables_whose_blocks_do_not_divide_them(how: dict[str, int], why: str, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=why):
+        table_in_blocks(tmp_path / "net.onnx", "nibbles", False, **how)
+        tvm_cascade.plan(tmp_path / "net.onnx")
 
 
 def test_a_first_convolution_of_cast_weights_is_turned(tmp_path: Path) -> None:

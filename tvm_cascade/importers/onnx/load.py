@@ -83,6 +83,7 @@ def load_model(
     try:
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
+        from tvm_cascade.importers.onnx.block_gathers import with_gathers
         from tvm_cascade.importers.onnx.control import without_control
         from tvm_cascade.importers.onnx.converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx.empty import without_empty
@@ -105,7 +106,7 @@ def load_model(
         _check_axes(path, model)
         given = in_order(path, model)
         file = OnnxFile(given) if origin is None else origin
-        wide = widened(path, given)
+        wide = widened(path, with_gathers(path, given))
         model = spell_out(with_tables(as_floats(narrow_indices(wide), eights=True)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_control(expand_functions(path, model, shapes, known), shapes, unrolled)
