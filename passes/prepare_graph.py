@@ -15,6 +15,7 @@ from tvm_cascade.errors import about
 from tvm_cascade.graph import Graph, KernelFootprints, Op
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_kernels
+from tvm_cascade.passes.fuse_dynamic_layers import fuse_dynamic_layers
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.keep_stored import keep_stored
 from tvm_cascade.passes.relax_ops import read_function
@@ -156,6 +157,7 @@ def prepare_graph(
     shapes missing in the database are counted and added. With `fused_floats`, float layers are fused first. `known` has
     analyses of further candidates, and gets the new ones. Tensors named in `staged` are read through copies.
     """
+    mod = fuse_dynamic_layers(mod)
     source = read_function(keep_stored(fuse_float_layers(mod) if fused_floats else mod), "main")
     source = with_staged(source, staged) if staged else source
     core = replace(core, small_weights=has_small_weights(mod), small_floats=bool(small_floats_of(mod)))

@@ -271,6 +271,8 @@ class _ChannelsLast(Moves):
         """Reduce in NHWC if the remaining axes keep their order: kept axes, or a reduction over channels, or over all
         rows and columns.
         """
+        if call.attrs.axis is None and name_of(call) in ("max", "min") and not call.attrs.keepdims:  # in any order
+            return Placed(self.bb.emit(relax.Call(call.op, [self._place(call.args[0]).value], call.attrs)))
         if not self._place(call.args[0]).last or call.attrs.axis is None:
             return self._other(call)
         axes, kept = sorted(LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
@@ -356,7 +358,7 @@ class _ChannelsLast(Moves):
     def _unary(self, call: Value) -> Placed:
         """Rewrite an elementwise operator in its input's layout; a quantization axis moves with the channels."""
         placed = self._ordered(call.args[0])
-        rest = list(call.args[1:])
+        rest = [self._place(a).value if isinstance(a, relax.Var) else a for a in call.args[1:]]
         if placed.image and any(prod(shape_of(a)) > 1 for a in rest if isinstance(a.ty, relax.TensorType)):
             placed = self._place(call.args[0])
         if not placed.axes:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.hybrid import te_factors, te_rounded
+from tvm_cascade.passes.integer.hybrid import te_rounded
 from tvm_cascade.passes.integer.statements import loop, sequence, store
 from tvm_cascade.passes.integer.untyped import Scalar, Value, tirx
 from tvm_cascade.passes.recurrent.functions import number
+from tvm_cascade.schedules.tir.stored_reals import Storing, factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class Rounder:
     def rounded(self, target: Value, extent: int, read: Callable[[Scalar], Scalar]) -> Value:
         """Write the rounded elements `read(i)` into `target`, which may be the source."""
         low, high = self.ends[0], self.ends[1]
-        found = te_factors(low, high, self.rounding.asymmetric)
-        factors = [self.factors[k] for k in range(3)]
+        storing = Storing.ASYMMETRIC if self.rounding.asymmetric else Storing.SYMMETRIC
+        found = factors(low, high, storing)
+        held = [self.factors[k] for k in range(3)]
 
         def wider(i: Scalar) -> Value:
             return sequence(store(self.ends, 0, tirx.min(low, read(i))), store(self.ends, 1, tirx.max(high, read(i))))
@@ -45,7 +47,7 @@ class Rounder:
             *(store(self.ends, k, read(i32(0))) for k in range(2)),
             loop("i", extent, wider),
             *(store(self.factors, k, value) for k, value in enumerate(found)),
-            loop("i", extent, lambda i: store(target, i, te_rounded(read(i), factors, self.rounding.asymmetric))),
+            loop("i", extent, lambda i: store(target, i, te_rounded(read(i), held, storing))),
         )
 
 

@@ -57,6 +57,8 @@ TC_INLINE float tc_mlaf(float a, float b, float c) {
 #else
 TC_INLINE float tc_mlaf(float a, float b, float c) { return a * b + c; }
 #endif
+/* a product that is rounded before it is added; C joins none */
+TC_INLINE float tc_alone(float a) { return a; }
 /* a float of its bits; and of the bits of a float16, alone or in one half of a word: exact, subnormal numbers included */
 TC_INLINE float tc_real(int32_t a) { float r; memcpy(&r, &a, 4); return r; }
 /* units of Cortex-M all convert, although gcc does not say so by bit 1 of __ARM_FP */
@@ -153,4 +155,22 @@ TC_INLINE int32_t tc_usat8(int32_t a) { int32_t r; __asm("usat %0, #8, %1" : "=r
 TC_INLINE int32_t tc_usat8(int32_t a) { return a < 0 ? 0 : a > 255 ? 255 : a; }
 TC_INLINE int32_t tc_ssat8(int32_t a) { return a < -128 ? -128 : a > 127 ? 127 : a; }
 TC_INLINE int32_t tc_ssat8_half(int32_t a) { return tc_ssat8(a >> 1); }
+#endif
+/* floats below 2^22 as integers, rounded half away from zero, or half to even */
+#if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4)
+TC_INLINE int32_t tc_round_away(float a) { return (int32_t)(a + __builtin_copysignf(0x1.fffffep-2f, a)); }
+TC_INLINE int32_t tc_round_even(float a) {
+    float f; int32_t r; __asm("vcvtr.s32.f32 %0, %1" : "=t"(f) : "t"(a)); memcpy(&r, &f, 4); return r; }
+#else
+TC_INLINE int32_t tc_rounded(float a, uint32_t even) {
+    int32_t bits; memcpy(&bits, &a, 4);
+    uint32_t down = 150u - ((uint32_t)bits >> 23 & 255u), size = ((uint32_t)bits & 0x7fffffu) | 0x800000u;
+    if (down - 1u < 24u) {
+        size = (size + (1u << (down - 1u)) - (even & ~(size >> down) & 1u)) >> down;
+    } else if (down - 1u < 150u) {
+        size = 0;
+    }
+    return bits < 0 ? -(int32_t)size : (int32_t)size; }
+TC_INLINE int32_t tc_round_away(float a) { return tc_rounded(a, 0u); }
+TC_INLINE int32_t tc_round_even(float a) { return tc_rounded(a, 1u); }
 #endif

@@ -45,7 +45,7 @@ class Attributes:
     kernel_layout: str | None = None
     # integer arithmetic
     accumulator: str | None = None  # element type of sums
-    input_zero_point: int | None = None
+    input_zero_point: int | None = None  # of a hybrid layer 0, or None: known at run time
     input_zero_points: tuple[int, ...] | None = None
     weight_zero_point: int | None = None
     weight_type: str | None = None  # the file's, where that is uint8: the weights are int8, 128 less
@@ -53,7 +53,9 @@ class Attributes:
     weight_floats: str | None = None  # their kind where they are floats: of `small_floats.KINDS`
     weight_scaled: bool | None = None  # whether they have scales; floats may have none
     weight_block: int | None = None  # their taps that share a scale; 0: the scale of a channel, applied to the sum
+    storing: str | None = None  # how floats are stored while a network runs (`schedules.tir.stored_reals.Storing`)
     slope_zero_point: int | None = None
+    scales_in_turn: bool | None = None  # a hybrid sum is multiplied by the weights' scale, then by the input's
     output_zero_point: int | None = None
     multiplier: int | None = None
     shift: int | None = None

@@ -87,7 +87,7 @@ class ConvRow(ABC):
         constants = (encoded(packed) if blocking.coded else packed, self.pack_table(), *parts.tables_of(conv))
         gathered = parts.gathered_bytes(conv, blocking.pixels)
         scratch = self._span_channels * self.taps * packed.itemsize if blocking.coded else gathered
-        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.out_dtype], scratch, self.g.rows_by_table)
+        self.k = k = KernelBuilder(self.input_types(), constants, [conv.out_dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if gathered else None
         self.decoder = Decoder(k, k.constants[0], k.scratch, str(packed.dtype)) if blocking.coded else None
         self.stored = (
@@ -112,6 +112,10 @@ class ConvRow(ABC):
         part = copy(self)
         part._reads(parts.of_part(self.conv, index))
         return part
+
+    def input_types(self) -> list[str]:
+        """List the element types of the kernel's inputs."""
+        return parts.inputs_of(self.conv)
 
     def pack_weights(self) -> np.ndarray:
         """Pack the weights, flat, in the kernel's reading order."""
@@ -408,11 +412,15 @@ class DepthwiseRow(ABC):
         self.conv, self.pixels = conv, pixels
         self.g: Sliding = conv.window
         constants = (self.pack(self.biases()), *parts.tables_of(conv))
-        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.out_dtype], row_table=self.g.rows_by_table)
+        self.k = k = KernelBuilder(self.input_types(), constants, [conv.out_dtype], row_table=self.g.rows_by_table)
         self.sources = parts.sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
+
+    def input_types(self) -> list[str]:
+        """List the element types of the kernel's inputs."""
+        return parts.inputs_of(self.conv)
 
     def biases(self) -> np.ndarray:
         """Return the bias of each row variant and channel, the zero point folded in."""

@@ -39,7 +39,7 @@ OTHERS = tuple(
 _WRITTEN_OUT = 12  # groups of four taps in the code of a window over a map of one column, at most
 
 
-class _Conv(ConvRow):
+class Conv(ConvRow):
     group = 4
     by_form = True
 
@@ -75,7 +75,7 @@ class _Conv(ConvRow):
         return self.k.let(call("sxtb16", word), "wa"), self.k.let(call("sxtb16_ror8", word), "wb")
 
 
-class _HalfwordConv(_Conv):
+class HalfwordConv(Conv):
     """Weights as int16: no widening, twice the flash. Required if weights less their zero point need nine bits; layers
     with uint8 weights in the file are all stored so.
     """
@@ -92,7 +92,7 @@ class _HalfwordConv(_Conv):
         return even, self.k.let(call("ld32", address_of(self.w[place + 2])), "wb")
 
 
-class _NibbleConv(_Conv):
+class _NibbleConv(Conv):
     """Weights of four bits, eight in a word: half the flash, and about as many instructions as bytes take.
 
     Four of them at a time are taken to the upper halves of bytes: sixteen times the weights. So all sums are sixteen times as
@@ -169,7 +169,7 @@ class _TableConv(_NibbleConv):
         self.codes = self.k.view(self.k.constants[0], "uint8", "codes")
 
     def pack_weights(self) -> np.ndarray:
-        values, indices = np.unique(_Conv.pack_weights(self), return_inverse=True)
+        values, indices = np.unique(Conv.pack_weights(self), return_inverse=True)
         four = indices.astype(np.uint8).reshape(-1, 4)
         held = np.zeros(16, np.uint32)
         held[: values.size] = values.astype(np.int16).view(np.uint16)
@@ -191,8 +191,8 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool =
     file.
     """
     if not blocking.coded and (halfwords or conv.unsigned or conv.weights.dtype == np.int16):
-        return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
-    return _Conv(conv, blocking).build()
+        return HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
+    return Conv(conv, blocking).build()
 
 
 def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:

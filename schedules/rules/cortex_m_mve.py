@@ -36,7 +36,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
-class _LaneOutputs(OpaqueLoops):
+class LaneOutputs(OpaqueLoops):
     """Output channels in groups of four: a table with vectors `[m][shift][biases...]` for each four channels."""
 
     def pack_table(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class _LaneOutputs(OpaqueLoops):
         put(self.k, self.out, place, value.astype(f"{self.conv.out_dtype}x4"), LANES)
 
 
-class _Dot(_LaneOutputs):
+class Dot(LaneOutputs):
     """Convolution by dot products: sixteen products at a time along a kernel row."""
 
     group = 16
@@ -203,7 +203,7 @@ class _Dot(_LaneOutputs):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
 
 
-class _NibbleDot(_Dot):
+class _NibbleDot(Dot):
     """Weights of four bits: vectors of sixteen bytes hold those of two channels, in their lower and upper halves.
 
     Both are taken to the upper halves, sixteen times the weights: so are all sums until they are requantized.
@@ -244,7 +244,7 @@ class _NibbleDot(_Dot):
                     k.store(acc, p * size + n, total)
 
 
-class _Outer(OuterProducts, _LaneOutputs):
+class Outer(OuterProducts, LaneOutputs):
     """Convolution by outer products: a single input value times the weights of four output channels at a time."""
 
     def pack_weights(self) -> np.ndarray:
@@ -287,8 +287,8 @@ def lifts(weights: np.ndarray) -> np.ndarray:
 
 DOT = Blocking(pixels=2, channels=LANES, unroll=4, step=3)
 OUTER = Blocking(pixels=4, channels=LANES, unroll=9, step=4)
-_OTHER_DOTS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((2, 6), (2, 2), (2, 1), (1, 2), (1, 1)))
-_OTHER_OUTERS = tuple(
+OTHER_DOTS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((2, 6), (2, 2), (2, 1), (1, 2), (1, 1)))
+OTHER_OUTERS = tuple(
     Blocking(pixels, LANES, unroll, step)
     for pixels, unroll, step in ((6, 9, 4), (5, 9, 4), (3, 9, 4), (4, 3, 3), (4, 1, 1), (2, 1, 1))
 )
@@ -305,17 +305,17 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool 
     if conv.outputs // conv.groups % LANES or not (in_lanes or once):
         return []
 
-    def listed(name: str, form: type[_LaneOutputs], blockings: tuple[Blocking, ...]) -> list[Variant]:
+    def listed(name: str, form: type[LaneOutputs], blockings: tuple[Blocking, ...]) -> list[Variant]:
         rows = max(conv.window.tile_rows, 1)
         made = (replace(b, coded=coded) for b in blockings)
         return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in made]
 
     if packs_weights and not coded and of_four_bits(conv, 16):
-        return listed("nibbles", _NibbleDot, (DOT, *_OTHER_DOTS))
-    outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if in_lanes else []
+        return listed("nibbles", _NibbleDot, (DOT, *OTHER_DOTS))
+    outers = listed("outer", Outer, (OUTER, *OTHER_OUTERS)) if in_lanes else []
     if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
         return outers
-    return listed("dot", _Dot, (DOT, *_OTHER_DOTS)) + (outers[:1] if conv.weights.shape[2] == 8 else [])
+    return listed("dot", Dot, (DOT, *OTHER_DOTS)) + (outers[:1] if conv.weights.shape[2] == 8 else [])
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:

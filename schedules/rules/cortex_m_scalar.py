@@ -36,7 +36,7 @@ OTHERS = (Blocking(4, 2), Blocking(2, 4, unroll=9), Blocking(3, 2, unroll=9), Bl
 DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 
 
-class _Conv(ConvRow):
+class Conv(ConvRow):
     group = 1
     by_form = True
 
@@ -54,17 +54,17 @@ class _Conv(ConvRow):
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
     """Build a K x K or 1 x 1 convolution."""
-    return _Conv(conv, blocking).build()
+    return Conv(conv, blocking).build()
 
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
     """Build a depthwise convolution with any channel multiplier; `pixels` per block, by default for the fewest blocks
     per row.
     """
-    return _Depthwise(conv, pixels or geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
+    return Depthwise(conv, pixels or geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
 
 
-class _Depthwise(DepthwiseRow):
+class Depthwise(DepthwiseRow):
     """Depthwise convolution one channel at a time; its constants are a `ChannelTable`, then the taps of each channel.
 
     Padding taps count as the zero point, so a single bias serves all of a channel's windows.
@@ -102,7 +102,7 @@ class _Depthwise(DepthwiseRow):
         with k.loop(source.window.channels, "c") as c, k.loop(times, "t") as t:
             channel = (c + source.first) * times + t
             acc = k.local(len(pixels), "acc")
-            start = self.numbers.bias(k, channel, 0)
+            start = self.start(channel)
             for p in pixels:
                 k.store(acc, p, start)
             for r in range(g.kernel[0]):
@@ -114,15 +114,28 @@ class _Depthwise(DepthwiseRow):
                     with k.when(tirx.Not(inside)):
                         self._padding_row(acc, weights, len(pixels))
             sums = [acc[i32(p)] for p in pixels]
-            for p, value in enumerate(self.numbers.requantized(k, self.conv.requantize, channel, sums)):
+            for p, value in enumerate(self.finished(channel, sums)):
                 k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.out_dtype))
+
+    @property
+    def zero(self) -> Value:
+        """Return the input's zero point."""
+        return self.conv.input_zero_point
+
+    def start(self, channel: Value) -> Value:
+        """Return a channel's sum before the first tap."""
+        return self.numbers.bias(self.k, channel, 0)
+
+    def finished(self, channel: Value, sums: list[Value]) -> list[Value]:
+        """Return a channel's outputs from its sums."""
+        return self.numbers.requantized(self.k, self.conv.requantize, channel, sums)
 
     def _padding_row(self, acc: Value, weights: Value, pixels: int) -> None:
         """Add the products of the zero point in a kernel row that is padding."""
         total: Value = i32(0)
         for kx in range(self.g.kernel[1]):
             total = total + self.w[weights + kx].astype("int32")
-        more = self.k.let(total * self.conv.input_zero_point, "more")
+        more = self.k.let(total * self.zero, "more")
         for p in range(pixels):
             self.k.store(acc, p, acc[i32(p)] + more)
 
@@ -133,7 +146,7 @@ class _Depthwise(DepthwiseRow):
         values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
         for p, (k0, k1) in enumerate(run.taps):
             for kx in (*range(k0), *range(k1, kw)):
-                k.store(acc, p, acc[i32(p)] + values[kx] * self.conv.input_zero_point)
+                k.store(acc, p, acc[i32(p)] + values[kx] * self.zero)
         reads: dict[int, list[tuple[int, int]]] = {}  # by column: pixels and taps
         for p, (k0, k1) in enumerate(run.taps):
             for kx in range(k0, k1):

@@ -27,7 +27,7 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.in_lanes
     if not lanes or tables_of(conv) or not _fits_halfword(conv, conv.weights):
         return []
-    return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(conv, p).build()) for p in (2, 1, 3, 4)]
+    return [Variant(f"depthwise {p}", lambda p=p: Depthwise(conv, p).build()) for p in (2, 1, 3, 4)]
 
 
 def _fits_halfword(conv: QuantizedConv, *weights: np.ndarray) -> bool:
@@ -36,7 +36,7 @@ def _fits_halfword(conv: QuantizedConv, *weights: np.ndarray) -> bool:
     return int(np.max(reach)) < 1 << 15
 
 
-class _Depthwise(DepthwiseRow):
+class Depthwise(DepthwiseRow):
     """Depthwise convolution on lanes of eight channels (constants: output zero point, then `packing.lane_records`)."""
 
     def pack(self, biases: np.ndarray) -> np.ndarray:
@@ -54,8 +54,7 @@ class _Depthwise(DepthwiseRow):
             words = cb * self.words + LANES
             acc = k.local(8 * len(pixels), "acc")
             for odd in range(2):
-                place = words + (4 + odd) * LANES + self.bias * (2 * LANES)
-                start = k.let(vector(self.record, place, LANES), "start", "int32x4")
+                start = k.let(self.start(words, odd), "start", "int32x4")
                 for p in pixels:
                     put(k, acc, p * 8 + odd * LANES, start, LANES)
             self._pad(acc, words, run)
@@ -64,6 +63,20 @@ class _Depthwise(DepthwiseRow):
                     self._row(acc, rows[r] + column + block * 8, self._weights(words, r), run, source)
             self._outputs(acc, x, cb, words, len(pixels))
 
+    @property
+    def pads(self) -> bool:
+        """Return True if padding differs from 0."""
+        return bool(self.conv.input_zero_point)
+
+    def start(self, words: Value, odd: int) -> Value:
+        """Return the sums of four channels before the first tap."""
+        return vector(self.record, words + (4 + odd) * LANES + self.bias * (2 * LANES), LANES)
+
+    @property
+    def zero(self) -> Value:
+        """Return the input's zero point, int16."""
+        return tirx.const(self.conv.input_zero_point, "int16")
+
     def _weights(self, words: Value, r: int) -> Value:
         return (words + self.weights_at) * (4 // self.conv.weights.itemsize) + r * (self.g.kernel[1] * 8)
 
@@ -71,14 +84,13 @@ class _Depthwise(DepthwiseRow):
         """Adds `weight * zero point` for the taps in padding columns, in every kernel row that lies inside the input."""
         k, g = self.k, self.g
         missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
-        if not missing or not self.conv.input_zero_point:
+        if not missing or not self.pads:
             return
         for r in range(g.kernel[0]):
             with valid_row(k, g, r, self.r0, self.r1):
                 for p, kx in missing:
                     w = vector(self.w, self._weights(words, r) + kx * 8, 8).astype("int16x8")
-                    z = tirx.const(self.conv.input_zero_point, "int16")
-                    self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
+                    self._widen(acc, p, k.let(w * splat(self.zero, 8), "pad", "int16x8"))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Emit the products of a kernel row: taps in pairs, with products summed in int16."""

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules import cortex_m_mve as mve
+from tvm_cascade.schedules.rules import depthwise_mve
 from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.lanes import LANES, each_vector, splat, vector
+from tvm_cascade.schedules.rules.geometry import folded_bias
+from tvm_cascade.schedules.rules.hybrid import Activation, HybridLayer, HybridRow, built, read_hybrid, read_stored
+from tvm_cascade.schedules.rules.intrinsics import alone, call
+from tvm_cascade.schedules.rules.lanes import LANES, each_vector, put, splat, vector
+from tvm_cascade.schedules.rules.packing import lane_records
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing
 
 _LANES = (16, 8, 4)  # products of an instruction: of bytes, or of bytes that are widened as they are loaded
 _UNITS = 4  # units at a time
 _FLOAT = "float32"
 _FOUR = f"{_FLOAT}x{LANES}"
-_ROWS = {2: 1, 4: 2}  # by rank, the first axis within a row of what is stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +44,7 @@ class HybridDense:
     weights: np.ndarray
     scales: np.ndarray
     bias: np.ndarray
+    parts: int  # of the input, each with factors of its own: the rows, or one
 
     @property
     def lanes(self) -> int:
@@ -65,7 +70,9 @@ def read_hybrid_dense(spec: OperatorSpec) -> HybridDense | None:
     """Read a hybrid product with a depth of four or more; None for any other operator."""
     if spec.kind != "hybrid_dense" or len(spec.constants) != 3 or spec.constants[0].shape[1] < _LANES[-1]:
         return None
-    return HybridDense(spec.output.shape[0], *spec.constants)
+    if spec.constants[0].dtype != np.int8 or spec.attributes.bounds is not None:
+        return None
+    return HybridDense(spec.output.shape[0], *spec.constants, spec.inputs[1].shape[0])
 
 
 class _Dot:
@@ -87,7 +94,8 @@ class _Dot:
         k, rows = self.k, self.op.rows
         first, parts = (k.let(k.row_offset(i, 0, rows * size), "first") for i, size in enumerate((self.depth, 3)))
         with k.loop(rows, "n") as n:
-            self.at, part = k.let(first + n * self.depth, "at"), k.let(parts + n * 3, "part")
+            self.at = k.let(first + n * self.depth, "at")
+            part = k.let(parts + n * 3, "part") if self.op.parts > 1 else i32(0)
             scale = self.factors[part]
             self.scale = k.let(scale if self.op.scales.size > 1 else scale * self.scales[i32(0)], "scale", _FLOAT)
             self.zero = k.let(self.factors[part + 2].astype("int32"), "zero")
@@ -113,7 +121,7 @@ class _Dot:
             if op.scales.size > 1:
                 factor = k.let(factor * self.scales[unit + j], "factor", _FLOAT)
             total = k.let(call("mla", self.zero, self.sums[unit + (j + 1)], acc[i32(j)]), "total")
-            real = call("mlaf", total.astype(_FLOAT), factor, self.bias[unit + j])
+            real = call("alone", total.astype(_FLOAT) * factor) + self.bias[unit + j]
             k.store(self.out, to + unit + j, real)
 
     def _products(self, acc: Value, unit: Value, at: Value, tap: Value, count: int) -> None:
@@ -126,39 +134,169 @@ class _Dot:
             k.store(acc, j, tirx.call_llvm_pure_intrin("int32", dot, 0, 0, 0, acc[i32(j)], x, w))
 
 
-def quantize(spec: OperatorSpec) -> RowKernel:
-    """Build the kernel that stores a row of floats as int8, or all rows of a matrix in one call."""
-    k, shape = KernelBuilder([_FLOAT, _FLOAT], (), ["int8"]), spec.output.shape
-    low, high = spec.attributes.clamp or (-128, 127)
-    rows, count = shape[0], prod(shape[_ROWS[len(shape)] :])
+class _LaneEnds(HybridRow, mve.LaneOutputs):
+    """The ends of hybrid kernels on lanes of four outputs: the table has vectors for each four channels."""
+
+    def pack_table(self) -> np.ndarray:
+        words, self.passes = self.records(), self.pass_counts()
+        self.words, self.first = LANES * len(words), self.head  # `head` is of the table from here on
+        self.head = -(-len(self.passes) // LANES) * LANES
+        counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
+        packed = words.reshape(len(words), -1, LANES).transpose(1, 0, 2).ravel()
+        self.whole_at = counts.size + packed.size
+        return np.concatenate([counts, packed, self.whole_scale()])
+
+    def finished_lanes(self, total: Value, x: Value, channel: Value, p: int, j: int) -> None:
+        """Emit the outputs of four sums."""
+        k, conv, words = self.k, self.conv, self.block_words(channel, j)
+        factor, zero = self.ends[p]
+        if not conv.centred:
+            less = vector(self.table, words + (self.which + self.first) * LANES, LANES)
+            total = k.let(total + less * splat(zero), "total", "int32x4")
+        real, own = total.astype(_FOUR), vector(self.reals, words + LANES, LANES)
+        if not conv.by_channel:
+            real = real * splat(factor)
+        elif conv.in_turn:
+            real = real * own * splat(factor)
+        else:
+            real = real * (splat(factor) * own)
+        value = conv.finished(alone(real, LANES) + vector(self.reals, words, LANES), LANES)
+        put(k, self.out, (x + p) * conv.outputs + channel + j, value, LANES)
+
+
+class _ConvDot(_LaneEnds, mve.Dot):
+    """Sixteen or eight products an instruction, along a kernel row."""
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        lanes = [i32(i) for i in range(LANES)]
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                values = [acc[i32(p * size + j + i)] for i in range(LANES)]
+                four = self.k.let(tirx.Shuffle(values, lanes), "four", "int32x4")
+                self.finished_lanes(four, x, channel, p, j)
+
+
+class _ConvOuter(_LaneEnds, mve.Outer):
+    """An input value times the weights of four outputs at a time."""
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        self.which = self.bias + index
+        acc = self.k.local(pixels * size, "acc")
+        for place in range(0, pixels * size, LANES):
+            put(self.k, acc, place, splat(i32(0)), LANES)
+        return acc
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                self.finished_lanes(vector(acc, p * size + j, LANES), x, channel, p, j)
+
+
+class _Depthwise(depthwise_mve.Depthwise):
+    """Eight channels at a time."""
+
+    conv: HybridLayer
+
+    @property
+    def pads(self) -> bool:
+        return True
+
+    def input_types(self) -> list[str]:
+        return [self.conv.dtype, _FLOAT]
+
+    def biases(self) -> np.ndarray:
+        """Return the negated sum of the weights of each row variant and channel."""
+        conv = self.conv
+        return folded_bias(self.g, conv.weights, np.zeros(conv.outputs), 1, every_column=True)[:, 0]
+
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        conv = self.conv
+        scales = np.broadcast_to(conv.scales, (conv.outputs,)).copy()
+        bias, scale = (np.asarray(v, np.float32).view(np.int32) for v in (conv.bias, scales))
+        table = np.stack([bias, np.zeros_like(bias), -scale], axis=1)
+        records, self.words = lane_records(conv.weights, biases, table)
+        self.weights_at = (4 + 2 * biases.shape[0]) * LANES
+        return np.concatenate([np.zeros(LANES, records.dtype), records])
+
+    def _emit(self) -> None:
+        k = self.k
+        factors = k.view(k.inputs[1][0], _FLOAT, "factors")
+        self.reals = k.view(k.constants[0], _FLOAT, "reals")
+        self.factor = k.let(factors[i32(SCALE)], "factor", _FLOAT)
+        self.whole = k.let(factors[i32(ZERO)].astype("int32"), "zero")
+        self.half = k.let(self.whole.astype("int16"), "half", "int16")
+        super()._emit()
+
+    @property
+    def zero(self) -> Value:
+        return self.half
+
+    def start(self, words: Value, odd: int) -> Value:
+        return super().start(words, odd) * splat(self.whole)
+
+    def _outputs(self, acc: Value, x: Value, cb: Value, words: Value, pixels: int) -> None:
+        k, conv = self.k, self.conv
+        order = [i32(i // 2 + i % 2 * LANES) for i in range(8)]
+        for p in range(pixels):
+            halves = []
+            for odd in range(2):
+                bias, scale = (vector(self.reals, words + (2 * i + odd) * LANES, LANES) for i in range(2))
+                real = vector(acc, p * 8 + odd * LANES, LANES).astype(_FOUR) * (splat(self.factor) * scale)
+                halves.append(k.let(conv.finished(alone(real, LANES) + bias, LANES), "half", _FOUR))
+            put(k, self.out, (x + p) * self.g.channels + cb * 8, tirx.Shuffle(halves, order), 8)
+
+
+def _depthwise(layer: HybridLayer) -> list[Variant]:
+    """List a depthwise layer's variants by pixels per block; none unless channels are a multiple of eight."""
+    if layer.window.channels % 8 or layer.multiplier > 1:
+        return []
+    return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(layer, p).build()) for p in (2, 1, 3, 4)]
+
+
+def _convolution(spec: OperatorSpec) -> list[Variant]:
+    """List a hybrid convolution's variants; none if a group's outputs are no multiple of four."""
+    layer = read_hybrid(spec) if spec.kind != "hybrid_dense" else None
+    if layer is not None and layer.depthwise and layer.weights.dtype == np.int8:
+        return _depthwise(layer)
+    if layer is None or layer.outputs // layer.groups % LANES or layer.weights.dtype != np.int8:
+        return []
+    eights = layer.weights.shape[2] % 8 == 0
+    dots = [Variant(f"dot {b.name}", partial(built, _ConvDot, layer, b)) for b in (mve.DOT, *mve.OTHER_DOTS) if eights]
+    outers = (mve.OUTER, *mve.OTHER_OUTERS)
+    return dots or [Variant(f"outer {b.name}", partial(built, _ConvOuter, layer, b)) for b in outers]
+
+
+def quantize(op: Activation) -> RowKernel:
+    """Build the kernel that stores floats as int8, four at a time."""
+    k = KernelBuilder([_FLOAT, _FLOAT], (), ["int8"])
     x, factors = (k.view(given[0], _FLOAT, "xs") for given in k.inputs)
-    out = k.view(k.outputs[0], "int8", "outs")
+    out, count = k.view(k.outputs[0], "int8", "outs"), op.count
+    linear = op.storing is Storing.LINEAR
 
     def emit() -> None:
-        first, parts = (k.let(k.row_offset(i, 0, rows * size), "first") for i, size in enumerate((count, 3)))
-        with k.loop(rows, "n") as n:
-            inverse, zero = (k.let(factors[parts + n * 3 + j], "factor", _FLOAT) for j in (1, 2))
+        first = k.let(k.row_offset(0, 0, op.rows * count), "first")
+        with k.loop(op.rows, "n") as n:
+            part = n * 3 if op.parts > 1 else 0
+            inverse, zero = (k.let(factors[i32(part + j)], "factor", _FLOAT) for j in (INVERSE, ZERO))
 
             def value(i: Value) -> Value:
-                real = k.let(vector(x, first + n * count + i, LANES) * splat(inverse) + splat(zero), "real", _FOUR)
-                near = tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vcvta", 0, real)
-                return tirx.max(tirx.min(near, splat(high)), splat(low)).astype("int8x4")
+                real = vector(x, first + n * count + i, LANES)
+                real = real / splat(inverse) if linear else alone(real * splat(inverse), LANES) + splat(zero)
+                rounds = "llvm.arm.mve.vcvtn" if linear else "llvm.arm.mve.vcvta"
+                near = tirx.call_llvm_pure_intrin("int32x4", rounds, 0, k.let(real, "real", _FOUR))
+                near = near + splat(zero.astype("int32")) if linear else near
+                return tirx.max(tirx.min(near, splat(127)), splat(op.storing.lowest)).astype("int8x4")
 
             each_vector(k, out, count, "int8", value, start=n * count)
 
     return k.kernel(emit)
 
 
-def _stores(spec: OperatorSpec) -> bool:
-    """Return True if an operator stores rows of four floats or more."""
-    shape = spec.output.shape
-    plain = len(shape) == 2 or (len(shape) == 4 and shape[0] == 1)
-    return spec.kind == "hybrid_quantize" and plain and prod(shape[_ROWS[len(shape)] :]) >= LANES
-
-
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the kernel for a hybrid product, or for its stored activations; none for any other operator."""
-    if target.vectors and _stores(spec):
-        return [Variant("quantize", partial(quantize, spec))]
-    op = read_hybrid_dense(spec) if target.vectors else None
-    return [] if op is None else [Variant("dot", _Dot(op).build)]
+    if not target.vectors:
+        return []
+    if (activation := read_stored(spec)) is not None:
+        return [Variant("quantize", partial(quantize, activation))] if activation.count >= LANES else []
+    op = read_hybrid_dense(spec)
+    return _convolution(spec) if op is None else [Variant("dot", _Dot(op).build)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm.ir import Call, Op, TensorLoad
 
@@ -127,6 +128,16 @@ def copied(count: int) -> Callable[..., Value]:
     return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
 
 
+def alone(product: Value, lanes: int = 1) -> Value:
+    """Keep LLVM from joining a product, or a vector of products, with a sum: both are rounded, as in C."""
+    return tirx.call_llvm_pure_intrin("float32" if lanes == 1 else f"float32x{lanes}", "llvm.arithmetic.fence", product)
+
+
+def _round_away(value: Value) -> Value:
+    half = tirx.const(float(np.nextafter(np.float32(0.5), np.float32(0))), "float32")
+    return tirx.Select(value >= tirx.const(0.0, "float32"), value + half, value - half).astype("int32")
+
+
 INTRINSICS = (
     Intrinsic("copy4", copied(4), pure=False),
     Intrinsic("copy16", copied(16), pure=False),
@@ -134,6 +145,7 @@ INTRINSICS = (
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
     Intrinsic("mlaf", lambda a, b, c: a * b + c, dtype="float32"),
+    Intrinsic("alone", lambda a: alone(a), dtype="float32"),
     Intrinsic("real", _real, dtype="float32"),
     Intrinsic("half", _half, dtype="float32"),
     Intrinsic("half_low", _half_of(0), dtype="float32"),
@@ -159,6 +171,8 @@ INTRINSICS = (
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
     Intrinsic("ssat8_half", lambda a: _ssat8(a >> tirx.const(1, "int32"))),
     Intrinsic("ssat8", lambda a: _ssat8(a)),
+    Intrinsic("round_away", _round_away),
+    Intrinsic("round_even", lambda a: tirx.call_llvm_pure_intrin("float32", "llvm.rint", a).astype("int32")),
 )
 
 _OPS: dict[str, tuple[Op, str]] = {}  # by name, the operator and the type of its result

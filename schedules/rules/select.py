@@ -20,7 +20,7 @@ RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
 # Names of rule sets, as listed in `cores.Core.rules`: prefixes of their variants' names, and modules beside this one.
 RULE_SETS = (
-    "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "int16_mve", "float_mve", "float_fpu",
+    "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "hybrid", "int16_mve", "float_mve", "float_fpu",
     "float_pool", "pooling", "moves", "softmax", "matmul",
 )  # fmt: skip
 GENERIC = "generic"  # name of the variant that is the generic kernel

@@ -14,7 +14,8 @@ _DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
 _SHIFTED = {tirx.LShift, tirx.RShift}
 _CHOSEN = {tirx.Min, tirx.Max}
 _SUMS = {tirx.Add, tirx.Sub, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor}
-_SEVERAL = {"smax8": 2.0, "umax8": 2.0, "copy4": 2.0, "copy16": 2.0}  # instructions of intrinsics
+_SEVERAL = {"smax8": 2.0, "umax8": 2.0, "copy4": 2.0, "copy16": 2.0, "alone": 0.0}  # instructions of intrinsics
+_ROUNDED = {"round_away": (8.0, 16.0), "round_even": (2.0, 18.0)}  # by a unit of floats, and without
 _FUNCTIONS = {
     "exp": 80,
     "log": 90,
@@ -109,6 +110,8 @@ class OperationCosts:
         if short in _FUNCTIONS and short not in self.own:
             return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
         short = short.removeprefix("tc_")
+        if short in _ROUNDED and short not in self.own:
+            return _ROUNDED[short][0 if self.fpu else 1]
         return self.own.get(short, _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0))
 
     def load(self, dtype: str) -> float:

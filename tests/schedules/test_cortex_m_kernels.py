@@ -189,7 +189,7 @@ def test_convolutions_of_one_form_share_a_function(rules, name: str, monkeypatch
     assert first.code is shifted.code
     assert any((a != b).any() for a, b in zip(first.constants, second.constants, strict=True))
     monkeypatch.setattr(ConvRow, "by_form", False)
-    for owner in (cortex_m_dsp._Conv, cortex_m_scalar._Conv):
+    for owner in (cortex_m_dsp.Conv, cortex_m_scalar.Conv):
         monkeypatch.setattr(owner, "by_form", False)
     for conv, shared in ((other, second), (replace(case, input_zero_point=case.input_zero_point + 1), shifted)):
         alone = rules.conv2d(conv)
@@ -204,7 +204,7 @@ def test_depthwise_convolutions_of_one_form_share_a_function(name: str, monkeypa
     shifted = cortex_m_scalar.depthwise(replace(case, input_zero_point=case.input_zero_point + 1))
     assert (first.code is second.code) == (case.requantize.short == other.requantize.short)
     assert (first.code is shifted.code) == (name == "valid"), "columns of padding are written as the zero point"
-    monkeypatch.setattr(cortex_m_scalar._Depthwise, "by_form", False)
+    monkeypatch.setattr(cortex_m_scalar.Depthwise, "by_form", False)
     for conv, shared in ((other, second), (replace(case, input_zero_point=case.input_zero_point + 1), shifted)):
         alone = cortex_m_scalar.depthwise(conv)
         assert alone.code is not shared.code

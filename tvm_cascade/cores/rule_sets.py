@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COMMON = ("pooling", "moves", "softmax", "matmul")  # of every core that has performance schedules
+COMMON = ("pooling", "moves", "softmax", "matmul", "hybrid")  # of every core that has performance schedules
 SCALAR = ("cortex_m_scalar", *COMMON)
 DSP = ("cortex_m_dsp", "float_fpu", "float_pool", *SCALAR)
 MVE = ("cortex_m_mve", "hybrid_mve", "int16_mve", "float_mve", *DSP)

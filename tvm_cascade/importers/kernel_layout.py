@@ -86,11 +86,11 @@ def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
 
 
 def _reads_planes(call: Any) -> bool:
-    """Return whether a float convolution reads planes of several rows, columns or channels."""
+    """Return whether a convolution of floats, or of integers in int32, reads planes of several rows, columns or channels."""
     planes = _PLANES.get(name_of(call))
     return (
         planes is not None
         and str(call.attrs.data_layout) == planes
-        and str(call.ty.dtype) == "float32"
+        and str(call.ty.dtype) in ("float32", "int32")
         and shape_of(call) != ()
     )

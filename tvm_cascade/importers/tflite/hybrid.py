@@ -18,7 +18,7 @@ from tvm_cascade.importers.tflite.site import UnsupportedForm
 from tvm_cascade.importers.tflite.svdf import svdf_units, svdf_weights
 from tvm_cascade.importers.tflite.weights import in_blocks
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv, lower_dense, lower_stored
+from tvm_cascade.passes.integer.hybrid import HybridWeights, Storing, Window, lower_conv, lower_dense, lower_stored
 from tvm_cascade.passes.main_rewriting import Value, relax
 
 
@@ -53,7 +53,7 @@ def _hybrid_dense(net: Network, op: Operator) -> Value:
     shape, (units, depth) = net.shape(x), weights.data.shape
     emitter = _emitter(net, op)
     rows = emitter.reshape(net.get_tensor_expr(x), [prod(shape) // depth, depth])
-    made = lower_dense(emitter, lower_stored(emitter, rows, options.AsymmetricQuantizeInputs()), weights)
+    made = lower_dense(emitter, lower_stored(emitter, rows, _storing(options.AsymmetricQuantizeInputs())), weights)
     result = net.convert_fused_activation_function(made, options.FusedActivationFunction())
     declared = net.shape(net.get_output_tensors(op)[0])
     if not declared or prod(declared) != prod(shape) // depth * units:
@@ -74,7 +74,7 @@ def _hybrid_matmul(net: Network, op: Operator) -> Value:
     given = HybridWeights(np.ascontiguousarray(weights), scale_of(matrix).reshape(1), np.zeros(units, "float32"))
     emitter = _emitter(net, op)
     flat = emitter.reshape(net.get_tensor_expr(x), [prod(shape) // depth, depth])
-    made = lower_dense(emitter, lower_stored(emitter, flat, options.AsymmetricQuantizeInputs()), given)
+    made = lower_dense(emitter, lower_stored(emitter, flat, _storing(options.AsymmetricQuantizeInputs())), given)
     return relax.op.reshape(made, [*shape[:-1], units])
 
 
@@ -124,7 +124,7 @@ def _hybrid_convolution(net: Network, op: Operator) -> Value:
         scales = scales[:1]  # the reference takes equal scales for one, and stores inputs around zero
     arranged = HybridWeights(np.ascontiguousarray(data), scales, weights.bias)
     emitter = _emitter(net, op)
-    stored = lower_stored(emitter, net.get_tensor_expr(tensors[0]), depthwise or arranged.by_channel)
+    stored = lower_stored(emitter, net.get_tensor_expr(tensors[0]), _storing(depthwise or arranged.by_channel))
     made = lower_conv(emitter, stored, arranged, window, depthwise)
     return net.convert_fused_activation_function(made, options.FusedActivationFunction())
 
@@ -136,11 +136,15 @@ def _hybrid_svdf(net: Network, op: Operator) -> Value:
     weights, steps = svdf_weights(net, features, times, options.Rank())
     real = np.float32(1) if not times.qnn_params else scale_of(times)
     emitter, given = _emitter(net, op), _hybrid_weights(net, features, None, 0)
-    stored = lower_stored(emitter, net.get_tensor_expr(x), options.AsymmetricQuantizeInputs())
+    stored = lower_stored(emitter, net.get_tensor_expr(x), _storing(options.AsymmetricQuantizeInputs()))
     units = len(weights) // options.Rank()
     added = np.zeros(units, "float32") if bias.tensor_idx < 0 else np.asarray(net.get_tensor_value(bias))
     made = svdf_units(net, state, lower_dense(emitter, stored, given), steps.astype("float32") * real, added)
     return net.convert_fused_activation_function(made, options.FusedActivationFunction())
+
+
+def _storing(asymmetric: bool) -> Storing:
+    return Storing.ASYMMETRIC if asymmetric else Storing.SYMMETRIC
 
 
 def _emitter(net: Network, op: Operator) -> Emitter:

@@ -1,0 +1,93 @@
+"""How float activations are stored as int8 while a network runs: scale and zero point of a part, and its integers.
+
+    symmetric   s = max |x| / 127                       z = 0                           q = rha(x * (127 / max |x|))
+    asymmetric  s = (max(x, 0) - min(x, 0)) / 255       z = -128 - min / s, rounded     q = rha(x * (1 / s) + z)
+    linear      s = (max(x, 0) - min(x, 0)) / 255       z = -128 + rne(-min / s)        q = rne(x / s) + z
+
+Symmetric and asymmetric are LiteRT's: `rha` rounds half away from zero, and `z = 127 - max / s` where that is the more exact.
+Linear is DynamicQuantizeLinear of ONNX less 128: `rne` rounds half to even. Functions take and return TIR expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from tvm_cascade.schedules.tir import Value, tirx
+
+
+class Storing(Enum):
+    """How a part is stored."""
+
+    SYMMETRIC = "symmetric"
+    ASYMMETRIC = "asymmetric"
+    LINEAR = "linear"
+
+    @property
+    def lowest(self) -> int:
+        """Return the least stored number."""
+        return -127 if self is Storing.SYMMETRIC else -128
+
+
+SCALE, INVERSE, ZERO = range(3)  # columns of the factors of a part; linear: the scale once more, as the divisor
+
+
+def factors(low: Value, high: Value, storing: Storing) -> tuple[Value, Value, Value]:
+    """Return scale, inverse and zero point (float32) of a part whose smallest and largest elements are `low` and `high`."""
+    none, one = f32(0), f32(1)
+    if storing is Storing.SYMMETRIC:
+        reach = tirx.max(tirx.abs(low), tirx.abs(high))
+        empty = reach == none
+        return tirx.Select(empty, one, reach / f32(127)), tirx.Select(empty, none, f32(127) / reach), none
+    low, high = tirx.min(low, none), tirx.max(high, none)
+    empty = low == high
+    if storing is Storing.LINEAR:
+        scale = tirx.Select(empty, one, (high - low) / f32(255))
+        above = tirx.max(tirx.min(none - low / scale, f32(255)), none)
+        return scale, scale, tirx.nearbyint(above) - f32(128)
+    wide = (high - low).astype("float64") / f64(255)  # the reference subtracts in float32, and divides in float64
+    low, high = low.astype("float64"), high.astype("float64")
+    below, above = low / wide, high / wide
+    nearer = f64(128) + tirx.abs(below) < f64(127) + tirx.abs(above)
+    zero = rounded(tirx.Select(nearer, f64(-128) - below, f64(127) - above))
+    held = tirx.max(tirx.min(zero, f64(127)), f64(-128)).astype("float32")
+    scale = wide.astype("float32")
+    return tirx.Select(empty, one, scale), tirx.Select(empty, none, one / scale), tirx.Select(empty, none, held)
+
+
+def stored(
+    x: Value,
+    inverse: Value,
+    zero: Value,
+    storing: Storing,
+    whole: Callable[[Value], Value] | None = None,
+    alone: Callable[[Value], Value] = lambda product: product,
+) -> Value:
+    """Return an element's stored integer, int32. `whole` rounds a float to an int32 as `storing` does; by default plain
+    TIR does. `alone` keeps a product from being joined with a sum.
+    """
+    if storing is Storing.LINEAR:
+        whole = whole or (lambda v: tirx.nearbyint(v).astype("int32"))
+        number = whole(x / inverse) + zero.astype("int32")
+    else:
+        whole = whole or (lambda v: rounded(v).astype("int32"))
+        number = whole(alone(x * inverse) + zero)
+    least, most = (tirx.const(v, "int32") for v in (storing.lowest, 127))
+    return tirx.max(tirx.min(number, most), least)
+
+
+def rounded(x: Value) -> Value:
+    """Round to the nearest integer, half away from zero, in a float's own type."""
+    whole, half = tirx.trunc(x), tirx.const(0.5, x.ty.dtype)
+    one, none = (tirx.const(v, x.ty.dtype) for v in (1, 0))
+    return whole + tirx.Select(x - whole >= half, one, none) - tirx.Select(x - whole <= -half, one, none)
+
+
+def f32(value: float) -> Value:
+    """Return a constant float32."""
+    return tirx.const(value, "float32")
+
+
+def f64(value: float) -> Value:
+    """Return a constant float64."""
+    return tirx.const(value, "float64")
