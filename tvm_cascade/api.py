@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tvm_cascade.checking.doctor import Doctor
+    from tvm_cascade.deploy.batches import Batches
     from tvm_cascade.emit.bundle import BundleResult
     from tvm_cascade.emit.front_end import FrontEnd
     from tvm_cascade.optimizing.module import Optimized
@@ -227,6 +228,9 @@ def stages(
         "HOST:PORT" of TVM's RPC tracker: its servers with this key measure, at most `parallel` at a time.
     emit : path, optional
         A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
+    batches : numbers or str
+        With `emit`, for "llvm": the folder takes any batch up to the last, by a program for each of these, such as (1, 4, 16),
+        or "1..16" for 1, 2, 4, 8 and 16. Inputs are padded; that no row changes is proven first.
     precision : str
         "fp32", or "fp16" and "bf16": tensors between kernels are stored as float16 or bfloat16, products multiply these and
         sum up in float32; or "tf32", for cuda: tensors stay float32, products are on tensor cores.
@@ -250,6 +254,15 @@ def stages(
     return SearchResult(*_stages(models, readings, StagesRequest.of_all(options), progress))
 
 
+def _batches(models: Sequence[Model], reading: LoadRequest, request: StagesRequest) -> Batches:
+    """Load a network for each batch of the request."""
+    from tvm_cascade.deploy.batches import load_batches
+
+    if len(models) > 1 or isinstance(models[0], IRModule):
+        raise UsageError("--batches loads a file for each batch: give one model file")
+    return load_batches(models[0], reading, request)
+
+
 def _stages(
     models: Sequence[Model], readings: Sequence[LoadRequest], request: StagesRequest, progress: Progress
 ) -> tuple[Stages, str]:
@@ -262,14 +275,19 @@ def _stages(
     if is_graph_file(models[0]) and len(models) == 1:
         return stages_of_authors_file(models[0], request, readings[0])
     folder = folder_of(request, progress)
-    loaded = pipeline.together([pipeline.load(m, r, unrolled=True) for m, r in zip(models, readings, strict=True)])
+    batches = _batches(models, readings[0], request) if request.batches else None
+    if batches is not None:
+        loaded = batches.largest
+    else:
+        loaded = pipeline.together([pipeline.load(m, r, unrolled=True) for m, r in zip(models, readings, strict=True)])
     progress(f"{loaded.name}: scheduling")
     found: list[command.Found] = []
     with SearchMonitor(request.time_limit) as limit:
         data, text = command.stages(loaded.mod, request, progress, found.append)
     made: Stages = {**data, "limited": limit.limited}
     if folder is not None:
-        made["emitted"] = folder.write(loaded, found[-1])
+        smaller = None if batches is None else batches.smaller(request, progress)
+        made["emitted"] = folder.write(loaded, found[-1], smaller)
         text += f"\n{_emitted(folder.path, made['emitted']['files'])}"
     return made, text
 

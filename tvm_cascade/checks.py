@@ -197,6 +197,36 @@ def name_or_path(option: str, value: Any) -> str:
     return text(option, fspath(value) if isinstance(value, PathLike) else value)
 
 
+def batches(option: str, value: Any) -> tuple[int, ...]:
+    """Convert batches to ascending numbers: several, a text such as "1,4,16", or "1..16", which doubles up to the last."""
+    if isinstance(value, str) and ".." in value:
+        first, last = _batches(option, value, value.split(".."))
+        if first > last:
+            raise refusal(option, value, "give the smaller batch first")
+        sizes = {last}
+        while first < last:
+            sizes.add(first)
+            first *= 2
+        return tuple(sorted(sizes))
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(sorted(set(_batches(option, value, parts))))
+
+
+def _batches(option: str, value: Any, parts: Any) -> tuple[int, ...]:
+    wrong = refusal(option, value, "give batches such as 1,4,16, or 1..16 for 1, 2, 4, 8 and 16, of at most 65536")
+    if not isinstance(parts, Sequence) or not parts or any(isinstance(part, (bool, float)) for part in parts):
+        raise wrong
+    try:
+        sizes = tuple(int(part) for part in parts)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if any(not 1 <= size <= 1 << 16 for size in sizes) or (
+        isinstance(value, str) and ".." in value and len(sizes) != 2
+    ):
+        raise wrong
+    return sizes
+
+
 def names(option: str, value: Any) -> tuple[str, ...]:
     """Convert a single name or several to a tuple.
 

@@ -284,6 +284,9 @@ class StagesRequest(SearchRequest):
     cost: Annotated[str, checks.choice("analytic", "measured", "learned")] = "analytic"
     load: OptionalPath = None  # price this schedule instead of searching
     metaschedule: OptionalPath = None  # folder with records of tuned kernels
+    batches: Annotated[tuple[int, ...] | None, checks.optional(checks.batches)] = (
+        None  # that the folder takes, ascending; None: the network's own
+    )
     cudnn: Annotated[bool, checks.flag] = False  # measure cuDNN's kernels too; the records tell where they are faster
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
 
@@ -498,6 +501,7 @@ class StagesKeywords(SearchKeywords, total=False):
     load: PathOrText | None
     metaschedule: PathOrText | None
     trials: int
+    batches: str | Sequence[int] | None
     cudnn: bool
 
 

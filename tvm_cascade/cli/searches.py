@@ -156,6 +156,8 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @_TARGET
 @_DEVICE
 @option(StagesRequest, "batch", "Batch size.")
+@option(StagesRequest, "batches", "With --emit, for llvm: the folder takes any batch up to the last, by programs for 1,4,16 or, "
+        "with 1..16, for 1, 2, 4, 8 and 16, which share one file of weights.", metavar="N..N")  # fmt: skip
 @option(
     StagesRequest,
     "unit",

@@ -13,13 +13,16 @@ library_kernels.py    where records say that cuDNN is faster at some kernels: re
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 
 from tvm_cascade.cost import find_device
@@ -136,7 +139,7 @@ def require_free(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file; give a folder for --emit")
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir() if not re.fullmatch(r"network_\d+\.so", path.name)}
     emitted = {METADATA, LIBRARY, WEIGHTS, README, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
     if names - emitted or (names and METADATA not in names):
         raise UsageError(f"{folder} holds other things than an emitted network; give another folder or empty it")
@@ -154,10 +157,24 @@ class Staged:
     cost_model: str = ""  # that the schedule was found by
 
 
+@dataclass(frozen=True)
+class Smaller:
+    """Programs for smaller batches, which share the folder and the weights with the main one."""
+
+    programs: Mapping[int, Staged]  # by batch, ascending
+    largest: int  # batch of the main program
+    rows: tuple[str, ...]  # names of the inputs with a row for each of the batch; every output has them
+
+
 def emit_folder(
-    folder: str | Path, staged: Staged, emission: Emission, progress: Progress = lambda _text: None
+    folder: str | Path,
+    staged: Staged,
+    emission: Emission,
+    progress: Progress = lambda _text: None,
+    smaller: Smaller | None = None,
 ) -> tuple[str, ...]:
-    """Write the folder, complete or not at all; returns the names of its files.
+    """Write the folder, complete or not at all; returns the names of its files. `smaller`: programs for smaller batches,
+    of processors.
 
     Raises
     ------
@@ -180,7 +197,11 @@ def emit_folder(
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
         metadata["calls"] = [] if emission.cuda else _calls(net, staged.units, schedule)
+        metadata["batches"], weights = (
+            _batches(smaller, emission, staging, weights, progress) if smaller else (None, weights)
+        )
         metadata["weights"] = write_weights(weights, staging / WEIGHTS) if weights else None
+        metadata["rows"] = list(smaller.rows) if smaller else None
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         (staging / README).write_text(render(_TEMPLATES / "README.md.j2", **metadata), encoding="utf-8")
         for example in _EXAMPLES:
@@ -190,6 +211,30 @@ def emit_folder(
         written = tuple(sorted(path.name for path in staging.iterdir()))
     progress(f"{name}: written to {place}")
     return written
+
+
+def _batches(
+    smaller: Smaller, emission: Emission, staging: Path, weights: list[np.ndarray], progress: Progress
+) -> tuple[list[dict[str, object]], list[np.ndarray]]:
+    """Write a library for every smaller batch; return the programs' descriptions and all weights, equal ones once."""
+    known = {_key(array): k for k, array in enumerate(weights)}
+    every, described = list(weights), list[dict[str, object]]()
+    for batch, one in smaller.programs.items():
+        progress(f"{one.name}: compiling the library of batch {batch}")
+        lowered = lower_stages(_with_flat_result(one.net), one.units, one.schedule, emission.lowering())
+        program, arrays = as_parameters(lowered)
+        for array in arrays:
+            if known.setdefault(_key(array), len(every)) == len(every):
+                every.append(array)
+        library = f"network_{batch}.so"
+        build_library(program, emission.tvm_target(), staging / library, None)
+        described.append({"batch": batch, "library": library, "weights": [known[_key(array)] for array in arrays]})
+    described.append({"batch": smaller.largest, "library": LIBRARY, "weights": list(range(len(weights)))})
+    return described, every
+
+
+def _key(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    return str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).digest()
 
 
 def _with_flat_result(net: StageGraph) -> StageGraph:

@@ -8,7 +8,7 @@ from pathlib import Path
 import tvm
 
 from tvm_cascade.cost import AnalyticCost
-from tvm_cascade.deploy.folder import Emission, Staged, emission_of, emit_folder, require_free
+from tvm_cascade.deploy.folder import Emission, Smaller, Staged, emission_of, emit_folder, require_free
 from tvm_cascade.errors import UsageError
 from tvm_cascade.measured.search import Found, priced_device
 from tvm_cascade.parallel.problem import Options
@@ -67,10 +67,13 @@ class EmittedFolder:
         options = Options(variant=defaults.variant, unit=defaults.unit, r=defaults.r, s=defaults.s)
         return Found(net, schedule(net.graph, model, options), model.name)
 
-    def write(self, loaded: Loaded, found: Found) -> Emitted:
-        """Write the folder for the schedule of a network; inputs and outputs have the names of the network's file."""
+    def write(self, loaded: Loaded, found: Found, smaller: Smaller | None = None) -> Emitted:
+        """Write the folder for the schedule of a network; inputs and outputs have the names of the network's file.
+
+        `smaller`: the programs for smaller batches.
+        """
         net, best = found.net, found.schedule
         io = interface_of(loaded.mod, net.graph)
         staged = Staged(net, best.units, best.schedule, io, loaded.name, found.cost_model)
-        files = emit_folder(self.path, staged, self.emission, self._progress)
+        files = emit_folder(self.path, staged, self.emission, self._progress, smaller)
         return {"folder": str(self.path), "files": list(files), "architectures": self.emission.architectures}

@@ -93,6 +93,14 @@ def stages(
         return _measured(net, options, asked, bench, progress, lambda found: kept(Found(net, *found)))
 
 
+def search_by_description(mod: tvm.IRModule, asked: StagesRequest) -> Found:
+    """Search a module's best schedule by the description of a device."""
+    net = stage_network(mod, asked.target, asked.precision)
+    options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
+    model = AnalyticCost(priced_device(asked), asked.precision)
+    return Found(net, schedule(net.graph, model, options), model.name)
+
+
 def _run(
     graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None, *, kept: Kept
 ) -> tuple[Schedule, str]:

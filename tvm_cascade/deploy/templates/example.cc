@@ -108,13 +108,38 @@ struct MappedTensor {
   std::shared_ptr<Mapping> mapping;
 };
 
-static std::vector<ffi::Tensor> Weights(const ffi::Any& metadata) {
+// A program of the folder: of a network for several batches there is one for each.
+struct Program {
+  int64_t batch;  // rows; 0: the network has one batch
+  std::string library;
+  std::vector<int64_t> weights;  // numbers of the tensors in the file of weights
+};
+
+static std::vector<Program> Programs(const ffi::Any& metadata) {
+  const ffi::Any batches = Member(metadata, "batches");
+  if (batches == nullptr) return {Program{0, std::string(Member(metadata, "library").cast<ffi::String>()), {}}};
+  std::vector<Program> programs;
+  for (const ffi::Any& one : batches.cast<ffi::json::Array>()) {
+    Program program{Member(one, "batch").cast<int64_t>(), std::string(Member(one, "library").cast<ffi::String>()), {}};
+    for (const ffi::Any& k : Member(one, "weights").cast<ffi::json::Array>()) program.weights.push_back(k.cast<int64_t>());
+    programs.push_back(program);
+  }
+  return programs;
+}
+
+static std::vector<ffi::Tensor> Weights(const ffi::Any& metadata, const Program& program) {
   const ffi::Any described = Member(metadata, "weights");
   if (described == nullptr) return {};
   const std::string file = Member(described, "file").cast<ffi::String>();
   const auto mapping = std::make_shared<Mapping>(file, static_cast<size_t>(Member(described, "bytes").cast<int64_t>()));
   std::vector<ffi::Tensor> weights;
-  for (const Spec& spec : Specs(described, "tensors")) {
+  std::vector<Spec> specs = Specs(described, "tensors");
+  if (program.batch > 0) {
+    std::vector<Spec> own;
+    for (const int64_t k : program.weights) own.push_back(specs.at(static_cast<size_t>(k)));
+    specs = own;
+  }
+  for (const Spec& spec : specs) {
     auto* made = new MappedTensor{{}, spec.shape, mapping};
     made->tensor.dl_tensor = DLTensor{mapping->At(spec.offset), DLDevice{kDLCPU, 0}, static_cast<int32_t>(spec.shape.size()),
                                       spec.type, made->shape.data(), nullptr, 0};
@@ -216,20 +241,56 @@ static std::string Draw(const Spec& spec) {
   return data;
 }
 
+// Returns the rows that the files of inputs hold, which are the same for all; those of the largest program without files.
+static int64_t Rows(const ffi::Any& metadata, const std::vector<Spec>& takes, const Files& inputs, int64_t largest) {
+  int64_t rows = 0;
+  for (const ffi::Any& name : Member(metadata, "rows").cast<ffi::json::Array>()) {
+    for (const Spec& spec : takes) {
+      const auto found = inputs.find(spec.name);
+      if (spec.name != std::string(name.cast<ffi::String>()) || found == inputs.end()) continue;
+      const size_t row = spec.bytes / static_cast<size_t>(largest), size = Read(found->second).size();
+      const int64_t given = size % row == 0 ? static_cast<int64_t>(size / row) : 0;
+      if (given < 1 || given > largest || (rows != 0 && given != rows)) {
+        throw std::runtime_error(found->second + " has " + std::to_string(size) + " bytes: give 1 to " + std::to_string(largest) +
+                                 " rows of " + std::to_string(row) + ", as many for each input");
+      }
+      rows = given;
+    }
+  }
+  return rows == 0 ? largest : rows;
+}
+
+static bool HasRows(const ffi::Any& metadata, const std::string& name) {
+  for (const ffi::Any& one : Member(metadata, "rows").cast<ffi::json::Array>()) {
+    if (std::string(one.cast<ffi::String>()) == name) return true;
+  }
+  return false;
+}
+
 static void Run(const Files& inputs, const Files& outputs, int repeat) {
   const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
   if (Member(metadata, "cudnn_kernels").cast<int64_t>() > 0) {
     throw std::runtime_error("some kernels of this network are cuDNN's, which are called through Python: run example.py");
   }
-  const auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
+  auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
   for (const auto& [name, file] : outputs) {
     bool known = false;
     for (const Spec& spec : gives) known = known || spec.name == name;
     if (!known) throw std::runtime_error("the network has no output " + name);
   }
   const DLDevice device = Device(metadata);
-  const std::string library = Member(metadata, "library").cast<ffi::String>();
-  Session session(ffi::Module::LoadFromFile("./" + library), device, Weights(metadata));
+  const auto programs = Programs(metadata);
+  Program program = programs.back();
+  const int64_t largest = program.batch, rows = largest > 0 ? Rows(metadata, takes, inputs, largest) : 0;
+  for (size_t k = programs.size(); largest > 0 && k-- > 0;) {
+    if (programs[k].batch >= rows) program = programs[k];  // the smallest that holds the rows
+  }
+  for (Spec& spec : takes) {
+    if (largest == 0 || !HasRows(metadata, spec.name)) continue;
+    spec.bytes = spec.bytes / static_cast<size_t>(largest) * static_cast<size_t>(program.batch);
+    spec.shape[0] = program.batch;
+  }
+  Session session(ffi::Module::LoadFromFile("./" + program.library), device, Weights(metadata, program));
   std::vector<ffi::Tensor> given;
   for (const Spec& spec : takes) {
     const auto found = inputs.find(spec.name);
@@ -239,6 +300,7 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
       continue;
     }
     std::string data = Read(found->second);
+    if (largest > 0 && HasRows(metadata, spec.name)) data.resize(spec.bytes, '\0');  // rows of zeros behind the given ones
     if (data.size() != spec.bytes) {
       throw std::runtime_error(found->second + " has " + std::to_string(data.size()) + " bytes, " + spec.name + " takes " +
                                std::to_string(spec.bytes));
@@ -247,12 +309,17 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
   }
   if (!inputs.empty() && inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
   const auto results = session.Run(given);
+  for (Spec& spec : gives) {
+    if (largest > 0) spec.bytes = spec.bytes / static_cast<size_t>(largest) * static_cast<size_t>(program.batch);
+  }
   if (repeat > 0) Time(session, given, gives.at(0).bytes, repeat);
   for (size_t k = 0; k < gives.size(); ++k) {
     const auto wanted = outputs.find(gives[k].name);
     if (wanted == outputs.end()) continue;
     std::ofstream file(wanted->second, std::ios::binary);
-    file << Session::Download(results.at(k), gives[k].bytes);
+    std::string data = Session::Download(results.at(k), gives[k].bytes);
+    if (largest > 0) data.resize(data.size() / static_cast<size_t>(program.batch) * static_cast<size_t>(rows));
+    file << data;
     if (!file.flush()) throw std::runtime_error("cannot write " + wanted->second);
   }
 }

@@ -47,36 +47,67 @@ class Network:
         self._device = _device(_runtime(), self.metadata)
         if self.metadata.get("cudnn_kernels"):
             _register_cudnn()
-        self._library = _runtime().load_module(str(HERE / self.metadata["library"]))
         self._weights = _weights(self.metadata.get("weights"))
+        self._programs = self.metadata.get("batches") or [{"batch": None, "library": self.metadata["library"]}]
+        self._libraries = [_runtime().load_module(str(HERE / program["library"])) for program in self._programs]
         self._configure = _runtime().get_global_func("runtime.config_threadpool")
-        self._free = []  # sessions that nobody runs
+        self._free = [[] for _ in self._programs]  # sessions that nobody runs, of each program
         self._lock = threading.Lock()
-        self._free.append(self._session())
+        self._free[-1].append(self._session(-1))
 
     def run(self, arrays):
-        """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's."""
-        given = _checked(arrays, self.metadata["inputs"])
-        with self.session() as session:
+        """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's.
+
+        A network for several batches takes any number of rows up to its largest batch. The program for the smallest batch
+        that holds them runs, with rows of zeros behind them; no row depends on another one.
+        """
+        rows, program, specs = self._chosen(arrays)
+        given = _checked(arrays, specs)
+        if rows is None:
+            return self._run(program, given)
+        batch, names = self._programs[program]["batch"], [spec["name"] for spec in specs]
+        padded = self.metadata["rows"]
+        given = [_padded(a, batch) if name in padded else a for name, a in zip(names, given, strict=True)]
+        return {name: array[:rows] for name, array in self._run(program, given).items()}
+
+    def _chosen(self, arrays):
+        """Return the rows given, the number of the program that runs them, and the inputs' descriptions for them."""
+        names, specs = self.metadata.get("rows"), self.metadata["inputs"]
+        if not names:
+            return None, 0, specs
+        shapes = [np.shape(arrays[name]) for name in names if name in arrays]
+        counts, most = sorted({shape[0] if shape else 0 for shape in shapes}), self._programs[-1]["batch"]
+        if len(counts) != 1 or not 1 <= counts[0] <= most:
+            raise ValueError(f"rows of the inputs: {counts}; give {', '.join(names)} as many each, from 1 to {most}")
+        program = next(k for k, one in enumerate(self._programs) if one["batch"] >= counts[0])
+        sized = [
+            {**spec, "shape": [counts[0], *spec["shape"][1:]]} if spec["name"] in names else spec for spec in specs
+        ]
+        return counts[0], program, sized
+
+    def _run(self, program, given):
+        with self.session(program) as session:
             if getattr(_pool, "threads", None) != self._threads:  # TVM has a pool for each thread that calls it
                 self._configure(1, self._threads)
                 _pool.threads = self._threads
             return session.run(given)
 
     @contextlib.contextmanager
-    def session(self):
-        """Hold a session nobody else runs meanwhile."""
+    def session(self, program=-1):
+        """Hold a session nobody else runs meanwhile; `program`: by number, the last is for the largest batch."""
         with self._lock:
-            held = self._free.pop() if self._free else None
-        held = held or self._session()
+            held = self._free[program].pop() if self._free[program] else None
+        held = held or self._session(program)
         try:
             yield held
         finally:
             with self._lock:
-                self._free.append(held)
+                self._free[program].append(held)
 
-    def _session(self):
-        return Session(self._library, self._device, self.metadata, self._weights)
+    def _session(self, program):
+        places = self._programs[program].get("weights")
+        weights = self._weights if places is None else [self._weights[k] for k in places]
+        return Session(self._libraries[program], self._device, self.metadata, weights)
 
 
 class Session:
@@ -199,6 +230,13 @@ def _checked(arrays, specs):
             )
         checked.append(array)
     return checked
+
+
+def _padded(array, batch):
+    """Append rows of zeros up to a batch."""
+    if len(array) == batch:
+        return array
+    return np.concatenate([array, np.zeros((batch - len(array), *array.shape[1:]), array.dtype)])
 
 
 def _integers(array, dtype):
