@@ -13,7 +13,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
-from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pool, Pooling, cuts_of, served
+from tvm_cascade.schedules.rules.pooling import Cut, OpaqueTaps, Pool, Pooling, cuts_of, served
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 from tvm_cascade.schedules.tir.nan import or_nan
@@ -173,7 +173,8 @@ def read_pool(spec: OperatorSpec) -> Pool | None:
     if spec.kind == "max_pool2d":
         return Pool("max", window, FLOAT, (0, 0))
     cuts = cuts_of(window, given.counted or (0, 0, 0, 0))
-    return Pool("average", window, FLOAT, (0, 0), cuts=cuts if len(cuts) > 1 else ())
+    whole = Cut(given.pool_size[0] * given.pool_size[1], given.pool_size[0] * given.pool_size[1])
+    return Pool("average", window, FLOAT, (0, 0), cuts=cuts if {*cuts} != {whole} else ())
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:

@@ -103,7 +103,9 @@ def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -
         return None
     if kind == "max_pool2d":
         return Pool("max", window, data.dtype, (lo, hi))
-    whole = set(window.rows) == {(0, window.kernel[0])} and len(window.column_groups()) == 1
+    whole = {*window.rows} == {(0, window.kernel[0])} and all(
+        group.k1 - group.k0 == window.kernel[1] for group in window.column_groups()
+    )
     cuts = () if whole else cuts_of(window, given.counted or (0, 0, 0, 0))
     if cuts and data.dtype != "int8":
         return None

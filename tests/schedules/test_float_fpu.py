@@ -162,6 +162,27 @@ def test_pools_compute_the_generic_kernel(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize(
+    ("size", "window", "stride"), [((1, 1), 3, 1), ((2, 2), 5, 2), ((6, 1), (1, 3), 1), ((1, 7), (3, 1), 2)]
+)
+def test_averages_with_a_single_cut(core: str, size: tuple[int, int], window: Any, stride: int, tmp_path: Path) -> None:
+    """Maps smaller than their window: all windows lose as many elements to the padding, which does not count."""
+    net, target, shape = Net("float32", seed=4), kernel_target(core, "c"), (1, *size, 8)
+    made = prepare(net.finish(net.avg_pool(net.input(shape), window, stride, padding="same")), target)
+    (op,) = made.graph.ops
+    computed, read = made.extracted.operators[op.index], op.windows[0]
+    assert computed is not None and read is not None
+    (variant,) = [v for v in variants_of(computed.spec, target) if v.name == "float_pool.channels"]
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    out = made.graph.tensors[op.outputs[0]].shape
+    kernels = (computed.kernel, variant.make())
+    want, have = (rows_of(k, tmp_path / str(i), x, out, read.first) for i, k in enumerate(kernels))
+    np.testing.assert_array_equal(have, want)
+    if size != (2, 2):
+        np.testing.assert_array_equal(have, x[:, :, :: stride if size[1] > 1 else 1])
+
+
 @pytest.mark.emulator
 @pytest.mark.usefixtures("emulator", "quick_host")
 @pytest.mark.parametrize(

@@ -137,6 +137,16 @@ def test_averages_with_padding(
 
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+def test_averages_of_a_column_with_padding(core: KernelTarget, tmp_path: Path) -> None:
+    """Every window has all rows, and a single column of three."""
+    x = np.random.default_rng(1).integers(-128, 128, (9, 1, 4)).astype(np.int8)
+    attrs = {"pool_size": [1, 3], "strides": [1, 1], "padding": [0, 1, 0, 1], "clamp": [-128, 127]}
+    kernel = first_rule(operator("avg_pool2d", [(1, 9, 1, 4)], (1, 9, 1, 4), "int8", **attrs), core)
+    assert kernel is not None and kernel.rule.startswith("pooling.")
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, [x], np.zeros_like(x), lambda y: y), x)
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_averages_with_padding_to_another_scale(core: KernelTarget, once: bool, counted: bool, tmp_path: Path) -> None:
