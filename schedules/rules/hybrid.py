@@ -27,7 +27,7 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import Part, blank
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
-from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors, stored
+from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors, number
 
 _FLOAT = "float32"
 _FACTORS = 3  # of a part
@@ -82,10 +82,15 @@ class HybridLayer:
 
     def finished(self, value: Value, lanes: int = 1) -> Value:
         """Apply the activation, to `lanes` outputs in a vector."""
-        low, high = (tirx.const(b, _FLOAT) for b in self.bounds)
-        low, high = (b if lanes == 1 else tirx.Broadcast(b, lanes) for b in (low, high))
-        value = tirx.min(value, high) if isfinite(self.bounds[1]) else value
-        return tirx.max(value, low) if isfinite(self.bounds[0]) else value
+        return bounded(value, self.bounds, lanes)
+
+
+def bounded(value: Value, bounds: tuple[float, ...], lanes: int = 1) -> Value:
+    """Bound a float, or `lanes` floats; infinite bounds are none."""
+    low, high = (tirx.const(b, _FLOAT) for b in bounds)
+    low, high = (b if lanes == 1 else tirx.Broadcast(b, lanes) for b in (low, high))
+    value = tirx.min(value, high) if isfinite(bounds[1]) else value
+    return tirx.max(value, low) if isfinite(bounds[0]) else value
 
 
 def read_hybrid(spec: OperatorSpec) -> HybridLayer | None:
@@ -153,10 +158,10 @@ def quantize(op: Activation) -> RowKernel:
             step = best_step(op.count, _STEP)
             for i in k.unrolled(op.count // step, step):
                 real = k.let(x[start + i], "real", _FLOAT)
-                value = stored(
-                    real, inverse, zero, op.storing, lambda v: k.let(whole(v), "whole"), partial(call, "alone")
-                )
-                k.store(out, n * op.count + i, value.astype("int8"))
+                held = call("ssat8", number(real, inverse, zero, op.storing, whole, partial(call, "alone")))
+                if op.storing.lowest > -128:
+                    held = tirx.max(k.let(held, "held"), i32(op.storing.lowest))
+                k.store(out, n * op.count + i, held.astype("int8"))
 
     return k.kernel(emit, form=("hybrid_quantize", op))
 
@@ -375,8 +380,8 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a hybrid layer; none for any other operator."""
     if (activation := read_stored(spec)) is not None:
         return [Variant("quantize", partial(quantize, activation))]
-    if (found := read_range(spec, bits=not target.core.fpu)) is not None:  # LLVM makes vectors of the generic kernel
-        return [] if target.vectors else [Variant("factors", partial(find_factors, found))]
+    if (found := read_range(spec, bits=not target.core.fpu)) is not None:
+        return [Variant("factors", partial(find_factors, found))]
     layer = read_hybrid(spec)
     if layer is None:
         return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -20,16 +21,27 @@ from tvm_cascade.schedules.rules import cortex_m_mve as mve
 from tvm_cascade.schedules.rules import depthwise_mve
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import folded_bias
-from tvm_cascade.schedules.rules.hybrid import Activation, HybridLayer, HybridRow, built, read_hybrid, read_stored
+from tvm_cascade.schedules.rules.hybrid import (
+    Activation,
+    HybridLayer,
+    HybridRow,
+    Range,
+    bounded,
+    built,
+    read_hybrid,
+    read_range,
+    read_stored,
+)
 from tvm_cascade.schedules.rules.intrinsics import alone, call
 from tvm_cascade.schedules.rules.lanes import LANES, each_vector, put, splat, vector
 from tvm_cascade.schedules.rules.packing import lane_records
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
-from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing
+from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors
 
 _LANES = (16, 8, 4)  # products of an instruction: of bytes, or of bytes that are widened as they are loaded
 _UNITS = 4  # units at a time
+UNBOUNDED = -inf, inf
 _FLOAT = "float32"
 _FOUR = f"{_FLOAT}x{LANES}"
 
@@ -45,6 +57,7 @@ class HybridDense:
     scales: np.ndarray
     bias: np.ndarray
     parts: int  # of the input, each with factors of its own: the rows, or one
+    bounds: tuple[float, ...] = UNBOUNDED  # smallest and largest output
 
     @property
     def lanes(self) -> int:
@@ -70,9 +83,10 @@ def read_hybrid_dense(spec: OperatorSpec) -> HybridDense | None:
     """Read a hybrid product with a depth of four or more; None for any other operator."""
     if spec.kind != "hybrid_dense" or len(spec.constants) != 3 or spec.constants[0].shape[1] < _LANES[-1]:
         return None
-    if spec.constants[0].dtype != np.int8 or spec.attributes.bounds is not None:
+    if spec.constants[0].dtype != np.int8:
         return None
-    return HybridDense(spec.output.shape[0], *spec.constants, spec.inputs[1].shape[0])
+    parts, bounds = spec.inputs[1].shape[0], spec.attributes.bounds or UNBOUNDED
+    return HybridDense(spec.output.shape[0], *spec.constants, parts, bounds)
 
 
 class _Dot:
@@ -122,7 +136,7 @@ class _Dot:
                 factor = k.let(factor * self.scales[unit + j], "factor", _FLOAT)
             total = k.let(call("mla", self.zero, self.sums[unit + (j + 1)], acc[i32(j)]), "total")
             real = call("alone", total.astype(_FLOAT) * factor) + self.bias[unit + j]
-            k.store(self.out, to + unit + j, real)
+            k.store(self.out, to + unit + j, bounded(real, op.bounds))
 
     def _products(self, acc: Value, unit: Value, at: Value, tap: Value, count: int) -> None:
         k, lanes, row = self.k, self.op.lanes, self.op.passes * self.op.lanes
@@ -269,7 +283,7 @@ def _convolution(spec: OperatorSpec) -> list[Variant]:
 def quantize(op: Activation) -> RowKernel:
     """Build the kernel that stores floats as int8, four at a time."""
     k = KernelBuilder([_FLOAT, _FLOAT], (), ["int8"])
-    x, factors = (k.view(given[0], _FLOAT, "xs") for given in k.inputs)
+    x, held = (k.view(given[0], _FLOAT, "xs") for given in k.inputs)
     out, count = k.view(k.outputs[0], "int8", "outs"), op.count
     linear = op.storing is Storing.LINEAR
 
@@ -277,7 +291,7 @@ def quantize(op: Activation) -> RowKernel:
         first = k.let(k.row_offset(0, 0, op.rows * count), "first")
         with k.loop(op.rows, "n") as n:
             part = n * 3 if op.parts > 1 else 0
-            inverse, zero = (k.let(factors[i32(part + j)], "factor", _FLOAT) for j in (INVERSE, ZERO))
+            inverse, zero = (k.let(held[i32(part + j)], "factor", _FLOAT) for j in (INVERSE, ZERO))
 
             def value(i: Value) -> Value:
                 real = vector(x, first + n * count + i, LANES)
@@ -292,11 +306,44 @@ def quantize(op: Activation) -> RowKernel:
     return k.kernel(emit)
 
 
+def find_factors(op: Range) -> RowKernel:
+    """Build the kernel that finds scale, inverse and zero point of every part; extremes are of four lanes."""
+    k = KernelBuilder([_FLOAT], (), [_FLOAT])
+    x, out = k.view(k.inputs[0][0], _FLOAT, "xs"), k.view(k.outputs[0], _FLOAT, "outs")
+    names = "llvm.minnum", "llvm.maxnum"
+
+    def emit() -> None:
+        with k.loop(op.parts, "n") as n:
+            start, ends = k.let(n * op.count, "start"), k.local(2 * LANES, "ends", _FLOAT)
+
+            def widen(place: Value) -> None:
+                value = k.let(vector(x, place, LANES), "value", _FOUR)
+                for i, name in enumerate(names):
+                    both = tirx.call_llvm_pure_intrin(_FOUR, name, vector(ends, i * LANES, LANES), value)
+                    put(k, ends, i * LANES, both, LANES)
+
+            first = k.let(vector(x, start + (op.count - LANES), LANES), "first", _FOUR)
+            for i in range(2):
+                put(k, ends, i * LANES, first, LANES)
+            with k.loop(op.count // LANES, "i") as i:
+                widen(start + i * LANES)
+            extremes: list[Value] = []
+            for i, choose in enumerate((tirx.min, tirx.max)):
+                a, b, c, d = (ends[i32(i * LANES + j)] for j in range(LANES))
+                extremes.append(k.let(choose(choose(a, b), choose(c, d)), "end", _FLOAT))
+            for i, value in enumerate(factors(extremes[0], extremes[1], op.storing)):
+                k.store(out, n * 3 + i, value)
+
+    return k.kernel(emit)
+
+
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the kernel for a hybrid product, or for its stored activations; none for any other operator."""
     if not target.vectors:
         return []
     if (activation := read_stored(spec)) is not None:
         return [Variant("quantize", partial(quantize, activation))] if activation.count >= LANES else []
+    if (found := read_range(spec, bits=False)) is not None:
+        return [Variant("factors", partial(find_factors, found))] if found.count >= LANES else []
     op = read_hybrid_dense(spec)
     return _convolution(spec) if op is None else [Variant("dot", _Dot(op).build)]

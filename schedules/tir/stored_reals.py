@@ -55,25 +55,30 @@ def factors(low: Value, high: Value, storing: Storing) -> tuple[Value, Value, Va
     return tirx.Select(empty, one, scale), tirx.Select(empty, none, one / scale), tirx.Select(empty, none, held)
 
 
-def stored(
+def stored(x: Value, inverse: Value, zero: Value, storing: Storing) -> Value:
+    """Return an element's stored integer, int32, in plain TIR."""
+    least, most = (tirx.const(v, "int32") for v in (storing.lowest, 127))
+
+    def whole(v: Value) -> Value:
+        return (tirx.nearbyint(v) if storing is Storing.LINEAR else rounded(v)).astype("int32")
+
+    return tirx.max(tirx.min(number(x, inverse, zero, storing, whole, lambda v: v), most), least)
+
+
+def number(
     x: Value,
     inverse: Value,
     zero: Value,
     storing: Storing,
-    whole: Callable[[Value], Value] | None = None,
-    alone: Callable[[Value], Value] = lambda product: product,
+    whole: Callable[[Value], Value],
+    alone: Callable[[Value], Value],
 ) -> Value:
-    """Return an element's stored integer, int32. `whole` rounds a float to an int32 as `storing` does; by default plain
-    TIR does. `alone` keeps a product from being joined with a sum.
+    """Return an element's integer before it is clamped, int32. `whole` rounds a float to an int32 as `storing` does;
+    `alone` keeps a product from being joined with a sum.
     """
     if storing is Storing.LINEAR:
-        whole = whole or (lambda v: tirx.nearbyint(v).astype("int32"))
-        number = whole(x / inverse) + zero.astype("int32")
-    else:
-        whole = whole or (lambda v: rounded(v).astype("int32"))
-        number = whole(alone(x * inverse) + zero)
-    least, most = (tirx.const(v, "int32") for v in (storing.lowest, 127))
-    return tirx.max(tirx.min(number, most), least)
+        return whole(x / inverse) + zero.astype("int32")
+    return whole(alone(x * inverse) + zero)
 
 
 def rounded(x: Value) -> Value:

@@ -255,13 +255,14 @@ def hybrid_conv(writer: ModelWriter, turn: int) -> None:
     writer.operator("CONV_2D", [x, weights, bias], [out], "Conv2DOptions", **window)
 
 
-def hybrid_depthwise(writer: ModelWriter, turn: int) -> None:
-    """A depthwise convolution of floats by int8 weights."""
-    depth = SHAPES[turn][-1]
+def hybrid_depthwise(writer: ModelWriter, turn: int, odd: bool = False) -> None:
+    """A depthwise convolution of floats by int8 weights; of an `odd` number of channels, which vectors do not take."""
+    shape = (*SHAPES[turn][:3], 5 + 2 * turn) if odd else SHAPES[turn]
+    depth = shape[-1]
     data = np.random.default_rng(turn).integers(-9, 10, (1, 3, 3, depth)).astype("int8")
     weights = writer.tensor(data.shape, "int8", np.full(depth, 0.01), axis=3, data=data)
     bias = writer.constant(np.zeros(depth, "float32"))
-    x, out = writer.activation(SHAPES[turn], "float32"), writer.tensor(SHAPES[turn], "float32")
+    x, out = writer.activation(shape, "float32"), writer.tensor(shape, "float32")
     window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
     table = "DepthwiseConv2DOptions"
     writer.operator("DEPTHWISE_CONV_2D", [x, weights, bias], [out], table, depthMultiplier=1, **window)
@@ -281,6 +282,7 @@ _OTHERS: Mapping[str, Callable[[ModelWriter, int], None]] = MappingProxyType(
         "dense hybrid of few inputs": lambda w, turn: hybrid_dense(w, turn, few=True),
         "conv hybrid": hybrid_conv,
         "depthwise hybrid": hybrid_depthwise,
+        "depthwise hybrid of odd channels": lambda w, turn: hybrid_depthwise(w, turn, odd=True),
     }
 )
 
