@@ -381,7 +381,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if (activation := read_stored(spec)) is not None:
         return [Variant("quantize", partial(quantize, activation))]
     if (found := read_range(spec, bits=not target.core.fpu)) is not None:
-        return [Variant("factors", partial(find_factors, found))]
+        return [Variant(f"factors {found.storing.value}", partial(find_factors, found))]
     layer = read_hybrid(spec)
     if layer is None:
         return []

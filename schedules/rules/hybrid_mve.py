@@ -344,6 +344,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if (activation := read_stored(spec)) is not None:
         return [Variant("quantize", partial(quantize, activation))] if activation.count >= LANES else []
     if (found := read_range(spec, bits=False)) is not None:
-        return [Variant("factors", partial(find_factors, found))] if found.count >= LANES else []
+        return [Variant(f"factors {found.storing.value}", partial(find_factors, found))] if found.count >= LANES else []
     op = read_hybrid_dense(spec)
     return _convolution(spec) if op is None else [Variant("dot", _Dot(op).build)]
