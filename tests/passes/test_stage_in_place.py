@@ -175,6 +175,6 @@ def test_a_merge_whose_parts_end_in_another_order_than_they_begin():
     wide, first, second = net.conv(x, 48, 3, padding=1), net.conv(x, 32, 1), net.conv(x, 64, 1)
     late = net.relu(second)
     mod = net.finish(net.concat([wide, net.relu(first), late]))
-    merged = [s.members for s in program_of(mod, "both")[2].stages if s.strategy == MERGE]
+    merged = [s.members for s in program_of(mod, "merge")[2].stages if s.strategy == MERGE]
     assert [stage_graph(mod).graph.ops[i].kind for i in merged[0]].count("relu") == 2
-    check(mod, "both")
+    check(mod, "merge")
