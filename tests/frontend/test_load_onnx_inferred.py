@@ -56,6 +56,46 @@ def test_sizes_behind_pools_that_are_rounded_up(
     check_network(tmp_path, [pool, *nodes], {"x": _x(*shape)}, ["y", "sized"], constants, opset)
 
 
+_SCALES = np.array([1, 1, 1, 2.3], "float32")  # 10 columns become 23 in float32, 22 in float64
+_RESIZED: dict[str, tuple[Any, tuple[int, ...], dict[str, np.ndarray], int]] = {
+    "Upsample": (node("Upsample", ["x", "k"], ["y"]), (1, 1, 3, 10), {"k": _SCALES}, 9),
+    "Resize of opset 10": (node("Resize", ["x", "k"], ["y"]), (1, 1, 3, 10), {"k": _SCALES}, 10),
+    "Resize": (node("Resize", ["x", "", "k"], ["y"]), (1, 1, 3, 10), {"k": _SCALES}, 18),
+    "ConvTranspose": (
+        node("ConvTranspose", ["x", "w"], ["y"], strides=[3], auto_pad="SAME_LOWER", output_padding=[2]),
+        (1, 3, 4),
+        {"w": np.ones((3, 2, 2), "float32")},
+        17,
+    ),
+    "MaxPool": (
+        node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[4], auto_pad="VALID", ceil_mode=1),
+        (1, 2, 7),
+        {},
+        17,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _RESIZED)
+def test_sizes_behind_operators_that_inference_counts_otherwise(tmp_path: Path, name: str) -> None:
+    """Sizes follow from what the operator computes."""
+    first, shape, held, opset = _RESIZED[name]
+    nodes, constants = _sized("y")
+    nodes = [first, *nodes, node("Neg", ["y"], ["z"])]
+    check_network(tmp_path, nodes, {"x": _x(*shape)}, ["z", "sized"], {**held, **constants}, opset)
+
+
+def test_sizes_of_sizes(tmp_path: Path) -> None:
+    """A size that another one follows from: each is that of the tensor computed by the size in front."""
+    nodes, constants = _sized("y")
+    front = [node("Resize", ["x", "", "k"], ["a"]), node("Shape", ["a"], ["all"], start=3)]
+    front += [node("Concat", ["less", "all"], ["flat"], axis=0), node("Reshape", ["a", "flat"], ["r"])]
+    front += [node("Resize", ["r", "", "twice"], ["y"])]
+    held = {"k": _SCALES, "less": np.array([-1]), "twice": np.array([1, 1.7], "float32")}
+    nodes = [*front, *nodes, node("Neg", ["y"], ["z"])]
+    check_network(tmp_path, nodes, {"x": _x(1, 1, 3, 10)}, ["z", "sized"], {**held, **constants}, 18)
+
+
 def test_sizes_behind_pools_in_a_row(tmp_path: Path) -> None:
     nodes, constants = _sized("c")
     how: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}

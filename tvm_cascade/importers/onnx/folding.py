@@ -27,6 +27,7 @@ _ARITHMETIC = frozenset(
         *("Sub", "Transpose", "Unsqueeze", "Where"),
     )
 )
+_COUNTED_OTHERWISE = ("AveragePool", "ConvTranspose", "LpPool", "MaxPool", "Resize", "Upsample")
 _GROWING = ("ConstantOfShape", "Expand")  # operators whose last operand is their output's shape
 _CONSTANT = frozenset(  # must have constant later operands
     ("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample", "QuantizeLinear", "DequantizeLinear")
@@ -67,8 +68,12 @@ def constant_tensor(node: Any) -> Any | None:
     return node.attribute[0].t if given else None
 
 
-def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Return a copy of `model` with computed sizes folded to constants; `shapes` are its input shapes."""
+def fold_shapes(
+    model: Any, shapes: Mapping[str, Sequence[int]], computed: Mapping[str, tuple[int, ...]] | None = None
+) -> Any:
+    """Return a copy of `model` with computed sizes folded to constants; `shapes` are its input shapes, `computed` shapes of
+    tensors in place of those inferred.
+    """
     held = {w.name for w in model.graph.initializer} | {
         n.output[0] for n in model.graph.node if constant_tensor(n) is not None
     }
@@ -79,7 +84,7 @@ def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
         return model
     made = with_input_shapes(model, shapes)
     for _ in range(_ROUNDS):
-        if not _folded(made):
+        if not _folded(made, computed or {}):
             break
     return made
 
@@ -95,6 +100,13 @@ def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     return made
 
 
+def sized_tensors(model: Any, folded: Any) -> list[str]:
+    """Return the tensors of Shape and Size nodes in `model` that are constants in `folded`."""
+    kept = {o for n in folded.graph.node for o in n.output}
+    nodes = [n for n in model.graph.node if n.op_type in ("Shape", "Size") and n.input]
+    return [n.input[0] for n in nodes if kept.isdisjoint(n.output)]
+
+
 def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
     """Return the position of the first operator with an output shape that depends on values, and a sentence about it;
     None if ONNX infers every shape from the input shapes `shapes`.
@@ -107,20 +119,33 @@ def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int
     return None
 
 
-def inferred_output(model: Any, shapes: Mapping[str, Sequence[int]], name: str) -> tuple[int, ...] | None:
-    """Return an output's shape, inferred by ONNX from the input shapes `shapes`, regardless of the declared one; None
-    if it depends on values.
+def counted_otherwise(model: Any) -> list[str]:
+    """Return the results of operators whose extents ONNX's inference counts otherwise than ONNX Runtime: in other precision,
+    or with other padding.
+    """
+    return [o for n in model.graph.node if n.op_type in _COUNTED_OTHERWISE for o in n.output if o]
+
+
+def inferred_output(
+    model: Any, shapes: Mapping[str, Sequence[int]], name: str, computed: Mapping[str, Any]
+) -> tuple[int, ...] | None:
+    """Return an output's shape, inferred by ONNX from the input shapes `shapes` and the types of `computed` tensors,
+    regardless of the declared shape; None if it depends on values.
     """
     made = with_input_shapes(model, shapes)
     for output in made.graph.output:
         output.type.tensor_type.ClearField("shape")
+    nodes = [n for n in made.graph.node if not any(o in computed for o in n.output)]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    made.graph.input.extend(computed.values())
     return static_shapes(made).get(name)
 
 
-def _folded(model: Any) -> bool:
+def _folded(model: Any, computed: Mapping[str, tuple[int, ...]]) -> bool:
     """Fold nodes in `model` in place, in a single pass; return True if any became a constant."""
     graph = model.graph
-    known = static_shapes(model)
+    known = static_shapes(model) | dict(computed)
     tensors = {w.name: w for w in graph.initializer}
     tensors |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
     small = {name: t for name, t in tensors.items() if int(np.prod(t.dims, dtype="int64")) <= _LARGEST}

@@ -13,10 +13,12 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tvm
 
 from tvm_cascade import extras
@@ -38,11 +40,13 @@ from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.folded_pads import with_folded_pads
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.last_steps import with_last_steps
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized
 from tvm_cascade.passes.small_weights import with_small_floats, with_small_weights
+from tvm_cascade.program.quant import NotLowered
 from tvm_cascade.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -85,9 +89,7 @@ def load_model(
 
         from tvm_cascade.importers.onnx.block_gathers import with_gathers
         from tvm_cascade.importers.onnx.control import without_control
-        from tvm_cascade.importers.onnx.converters import CONVERTERS, Importer
-        from tvm_cascade.importers.onnx.empty import without_empty
-        from tvm_cascade.importers.onnx.folding import constant_operands, fold_shapes
+        from tvm_cascade.importers.onnx.converters import CONVERTERS
         from tvm_cascade.importers.onnx.functions import expand_functions
         from tvm_cascade.importers.onnx.graph import in_order, narrow_indices
         from tvm_cascade.importers.onnx.halves import as_floats, small_kinds
@@ -114,8 +116,8 @@ def load_model(
         _check_filled(path, model)
         _check_loops(path, file, model, shapes)
         _check_operators(path, file, model, known)
-        ready = constant_operands(without_empty(fold_shapes(model, shapes), shapes))
-        imported = with_last_steps(_imported(path, Importer(shapes, "float32"), file, given, ready))
+        ready, imported, values = _imported_by_shapes(path, file, given, model, shapes)
+        imported = with_last_steps(imported)
         check_sizes(path, imported)
         _check_static(path, imported, file, lambda: _computed(path, file, given, ready, shapes))
         if is_quantized(imported):
@@ -123,12 +125,64 @@ def load_model(
         imported = with_folded_pads(imported)
         if is_quantized(imported):
             imported = to_channels_last(store_biases(imported))
-        read = with_small_floats(_finished(path, file, model, imported, shapes), small_kinds(given))
+        finished = _finished(path, file, imported, _Outputs(path, model, shapes, values))
+        read = with_small_floats(finished, small_kinds(given))
         return read if wide is given else with_small_weights(read)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _imported_by_shapes(
+    path: Path,
+    file: Origin,
+    given: Any,
+    model: Any,
+    shapes: Mapping[str, Sequence[int]],
+    computed: Mapping[str, tuple[int, ...]] | None = None,
+    more: int = 3,
+) -> tuple[Any, tvm.IRModule, Mapping[str, Any]]:
+    """Return `model` with folded sizes, its import, and the expressions of its tensors.
+
+    Sizes fold by inferred shapes. Where ONNX's inference counts otherwise (rounded scales, SAME padding), import again, up to
+    `more` times, by the shapes that the importer computes (`computed`).
+    """
+    from tvm_cascade.importers.onnx.converters import Importer
+    from tvm_cascade.importers.onnx.empty import without_empty
+    from tvm_cascade.importers.onnx.folding import constant_operands, fold_shapes
+
+    computed = computed or {}
+    ready = constant_operands(without_empty(fold_shapes(model, shapes, computed), shapes))
+    importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32")
+    try:
+        imported = _imported(path, importer, file, given, ready)
+    except LoadError:
+        differing = _differing_shapes(model, ready, computed, importer.values) if more else {}
+        if not differing:
+            raise
+    else:
+        differing = _differing_shapes(model, ready, computed, importer.values) if more else {}
+        if not differing:
+            return ready, imported, importer.values
+    return _imported_by_shapes(path, file, given, model, shapes, {**computed, **differing}, more - 1)
+
+
+def _differing_shapes(
+    model: Any, folded: Any, assumed: Mapping[str, tuple[int, ...]], computed: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of `computed` expressions, by name, whose sizes were folded by other shapes in `folded`: `assumed`,
+    or inferred.
+    """
+    from tvm_cascade.importers.onnx.folding import sized_tensors, static_shapes
+
+    names = [name for name in sized_tensors(model, folded) if name in computed]
+    known = {**static_shapes(folded), **assumed} if names else {}
+    made = {}
+    for name in names:
+        with contextlib.suppress(NotLowered):
+            made[name] = shape_of(computed[name])
+    return {name: shape for name, shape in made.items() if shape != known.get(name)}
 
 
 def _imported(path: Path, importer: Any, file: Origin, given: Any, model: Any) -> tvm.IRModule:
@@ -279,40 +333,57 @@ def _sizes(path: Path, value: Any, wanted: tuple[int, ...] | None) -> Sequence[i
     return list(wanted)
 
 
-def _finished(
-    path: Path, file: Origin, model: Any, mod: tvm.IRModule, shapes: Mapping[str, Sequence[int]]
-) -> tvm.IRModule:
-    names = [i.name for i in _inputs(model)]
+def _finished(path: Path, file: Origin, mod: tvm.IRModule, outputs: _Outputs) -> tvm.IRModule:
+    names = [i.name for i in _inputs(outputs.model)]
     if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
     made = with_interface(path, mod, names, file.returned, file.sizes_remedy)
-    for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
-        _check_output(path, model, declared, computed, shapes)
+    for declared, computed in zip(outputs.model.graph.output, io_spec(made).outputs, strict=True):
+        outputs.check(declared, computed)
     return with_real_operators(made)
 
 
-def _check_output(
-    path: Path, model: Any, declared: Any, computed: TensorSpec, shapes: Mapping[str, Sequence[int]]
-) -> None:
-    """Raise `LoadError` if a file declares another output type than its operators compute, or another shape not settled
-    by ONNX's rules. Files with stale shapes are common, and run elsewhere: a warning names the shape.
-    """
-    from onnx.helper import tensor_dtype_to_np_dtype
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """Compares the outputs that a file declares with those computed. `values` has the expressions of its tensors by name."""
 
-    from tvm_cascade.importers.onnx.folding import inferred_output
+    path: Path
+    model: Any
+    shapes: Mapping[str, Sequence[int]]
+    values: Mapping[str, Any]
 
-    kind, name = declared.type.tensor_type, printable(declared.name)
-    known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
-    differs = kind.HasField("shape") and not fits(computed.shape, known)
-    if differs:
-        text = ", ".join("?" if d is None else str(d) for d in known)
-        what = f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed"
-        if inferred_output(model, shapes, declared.name) not in (None, computed.shape):
-            raise LoadError(path, what)
-        LOG.warning("%s: %s, which is taken", path, what)
-    dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype
-    if dtype != computed.dtype:
-        raise LoadError(path, f"output {name} is {dtype} in the file, {computed.dtype} computed")
+    def check(self, declared: Any, computed: TensorSpec) -> None:
+        """Raise `LoadError` if a file declares another output type than its operators compute, or another shape not settled
+        by ONNX's rules. Files with stale shapes are common, and run elsewhere: a warning names the shape.
+        """
+        from onnx.helper import tensor_dtype_to_np_dtype
+
+        kind, name = declared.type.tensor_type, printable(declared.name)
+        known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
+        if kind.HasField("shape") and not fits(computed.shape, known):
+            text = ", ".join("?" if d is None else str(d) for d in known)
+            what = f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed"
+            if self._inferred(declared.name) not in (None, computed.shape):
+                raise LoadError(self.path, what)
+            LOG.warning("%s: %s, which is taken", self.path, what)
+        dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype
+        if dtype != computed.dtype:
+            raise LoadError(self.path, f"output {name} is {dtype} in the file, {computed.dtype} computed")
+
+    def _inferred(self, name: str) -> tuple[int, ...] | None:
+        from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
+
+        from tvm_cascade.importers.onnx.folding import counted_otherwise, inferred_output
+
+        computed = {}
+        for tensor in counted_otherwise(self.model):
+            with contextlib.suppress(
+                NotLowered, KeyError, TypeError
+            ):  # not converted, open, or of a type unknown to numpy
+                shape = shape_of(self.values[tensor])
+                dtype = np_dtype_to_tensor_dtype(np.dtype(dtype_of(self.values[tensor])))
+                computed[tensor] = make_tensor_value_info(tensor, dtype, shape)
+        return inferred_output(self.model, self.shapes, name, computed)
 
 
 def _inputs(model: Any) -> list[Any]:
