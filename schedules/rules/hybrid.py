@@ -26,7 +26,7 @@ from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import Part, blank
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir import Value, dtype_of, i32, tirx
 from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors, number
 
 _FLOAT = "float32"
@@ -214,7 +214,8 @@ def find_factors(op: Range) -> RowKernel:
                 k.store(ends, 0, tirx.min(ends[i32(0)], value))
                 k.store(ends, 1, tirx.max(ends[i32(1)], value))
             low, high = (k.let(real(ends[i32(i)]), "end", _FLOAT) for i in range(2))
-            for i, value in enumerate(factors(low, high, op.storing)):
+            terms = factors(low, high, op.storing, lambda term: k.let(term, "term", dtype_of(term)))
+            for i, value in enumerate(terms):
                 k.store(out, n * _FACTORS + i, value)
 
     return k.kernel(emit, form=("hybrid_factors", op))

@@ -32,26 +32,32 @@ class Storing(Enum):
 SCALE, INVERSE, ZERO = range(3)  # columns of the factors of a part; linear: the scale once more, as the divisor
 
 
-def factors(low: Value, high: Value, storing: Storing) -> tuple[Value, Value, Value]:
-    """Return scale, inverse and zero point (float32) of a part whose smallest and largest elements are `low` and `high`."""
+def factors(
+    low: Value, high: Value, storing: Storing, bound: Callable[[Value], Value] = lambda term: term
+) -> tuple[Value, Value, Value]:
+    """Return scale, inverse and zero point (float32) of a part whose smallest and largest elements are `low` and `high`.
+
+    `bound` binds a term that stands in several places.
+    """
     none, one = f32(0), f32(1)
     if storing is Storing.SYMMETRIC:
         reach = tirx.max(tirx.abs(low), tirx.abs(high))
         empty = reach == none
         return tirx.Select(empty, one, reach / f32(127)), tirx.Select(empty, none, f32(127) / reach), none
-    low, high = tirx.min(low, none), tirx.max(high, none)
+    low, high = bound(tirx.min(low, none)), bound(tirx.max(high, none))
     empty = low == high
     if storing is Storing.LINEAR:
         scale = tirx.Select(empty, one, (high - low) / f32(255))
         above = tirx.max(tirx.min(none - low / scale, f32(255)), none)
         return scale, scale, tirx.nearbyint(above) - f32(128)
-    wide = (high - low).astype("float64") / f64(255)  # the reference subtracts in float32, and divides in float64
-    low, high = low.astype("float64"), high.astype("float64")
-    below, above = low / wide, high / wide
+    wide = bound(
+        (high - low).astype("float64") / f64(255)
+    )  # the reference subtracts in float32, and divides in float64
+    below, above = (bound(end.astype("float64") / wide) for end in (low, high))
     nearer = f64(128) + tirx.abs(below) < f64(127) + tirx.abs(above)
-    zero = rounded(tirx.Select(nearer, f64(-128) - below, f64(127) - above))
+    zero = rounded(bound(tirx.Select(nearer, f64(-128) - below, f64(127) - above)), bound)
     held = tirx.max(tirx.min(zero, f64(127)), f64(-128)).astype("float32")
-    scale = wide.astype("float32")
+    scale = bound(wide.astype("float32"))
     return tirx.Select(empty, one, scale), tirx.Select(empty, none, one / scale), tirx.Select(empty, none, held)
 
 
@@ -81,9 +87,9 @@ def number(
     return whole(alone(x * inverse) + zero)
 
 
-def rounded(x: Value) -> Value:
-    """Round to the nearest integer, half away from zero, in a float's own type."""
-    whole, half = tirx.trunc(x), tirx.const(0.5, x.ty.dtype)
+def rounded(x: Value, bound: Callable[[Value], Value] = lambda term: term) -> Value:
+    """Round to the nearest integer, half away from zero, in a float's own type; `bound` as in `factors`."""
+    whole, half = bound(tirx.trunc(x)), tirx.const(0.5, x.ty.dtype)
     one, none = (tirx.const(v, x.ty.dtype) for v in (1, 0))
     return whole + tirx.Select(x - whole >= half, one, none) - tirx.Select(x - whole <= -half, one, none)
 

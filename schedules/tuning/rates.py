@@ -58,7 +58,9 @@ class Rates:
         for key in family.keys:
             if key in known:
                 return known[key]
+        width = family.dtype.lstrip("u")
         kin: tuple[Callable[[Family], bool], ...] = (
+            lambda f: (f.kind, f.rule, f.dtype.lstrip("u")) == (family.kind, family.rule, width),
             lambda f: (f.rule, f.dtype) == (family.rule, family.dtype),
             lambda f: f.rule == family.rule,
             lambda f: f.rule == "generic",
