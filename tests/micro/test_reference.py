@@ -219,6 +219,13 @@ _WRONG: list[tuple[str, tuple[int, ...], int, dict[str, Any], str]] = [
         {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 2], "strides": [2, 3]},
         "MaxPool of SAME_LOWER",
     ),
+    (
+        "AveragePool",
+        (1, 4, 6, 7),
+        19,
+        {"auto_pad": "SAME_UPPER", "kernel_shape": [3, 3], "dilations": [2, 1]},
+        "AveragePool of SAME with dilation",
+    ),
 ]
 
 
@@ -261,6 +268,30 @@ def test_onnxruntime_is_asked_first(tmp_path: Path) -> None:
     expected = reference_outputs(tmp_path / "m.onnx", x)
     assert (expected.by, expected.note) == ("ONNX Runtime without optimizations", "")
     np.testing.assert_allclose(expected.outputs["y"].sum(), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize("padding", ["SAME_LOWER", "SAME_UPPER"])
+@pytest.mark.parametrize("size, stride, dilation", [(6, 1, 2), (9, 2, 2), (8, 3, 2), (7, 1, 1)])
+def test_the_padding_of_dilated_pools_is_written_out(
+    tmp_path: Path, kind: str, padding: str, size: int, stride: int, dilation: int
+) -> None:
+    """ONNX Runtime pads as if windows were not dilated, and returns fewer elements."""
+    pytest.importorskip("onnxruntime")
+    attrs = {"kernel_shape": [3, 1], "strides": [stride, 1], "dilations": [dilation, 1], "auto_pad": padding}
+    x = _model(tmp_path / "m.onnx", kind, (1, 2, size, 4), 22, **attrs)
+    expected = reference_outputs(tmp_path / "m.onnx", x)
+    assert expected.by == "ONNX Runtime without optimizations" and (kind in expected.note) is (dilation > 1)
+    count = -(-size // stride)
+    total = max((count - 1) * stride + 2 * dilation + 1 - size, 0)
+    front = total // 2 if padding == "SAME_UPPER" else -(-total // 2)
+    padded = np.pad(x["x"], ((0, 0), (0, 0), (front, total - front), (0, 0)), constant_values=np.nan)
+    taps = [padded[:, :, k * dilation :][:, :, ::stride][:, :, :count] for k in range(3)]
+    with np.errstate(all="ignore"):
+        want = (np.nanmean if kind == "AveragePool" else np.nanmax)(np.stack(taps), axis=0)
+    np.testing.assert_allclose(expected.outputs["y"], want, rtol=1e-6)
+    tvm_cascade.compile(tmp_path / "m.onnx", target="host", output=tmp_path / "p")
+    np.testing.assert_allclose(tvm_cascade.run(tmp_path / "p", inputs=x).outputs["y"], want, rtol=1e-6)
 
 
 def test_what_onnxruntime_refuses_the_evaluator_computes(tmp_path: Path) -> None:

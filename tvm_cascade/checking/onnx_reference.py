@@ -23,9 +23,10 @@ from tvm_cascade.tensor_spec import unique_names
 Arrays = Mapping[str, np.ndarray]
 ONNX_FLOATS = (1, 10, 11, 16)  # onnx.TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16
 _INSTALL = f"{extras.remedy('onnxruntime')}, whose ONNX Runtime --check then uses"
+_SAME, _POOLS = (b"SAME_UPPER", b"SAME_LOWER"), ("AveragePool", "LpPool", "MaxPool")
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
 # operator -> values of auto_pad that the evaluator gets wrong
-_PADS = {"ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"), "MaxPool": (b"SAME_LOWER",)}
+_PADS = {"ConvTranspose": _SAME, "MaxPool": (b"SAME_LOWER",)}
 
 
 def read_onnx(path: Path) -> Any:
@@ -72,7 +73,8 @@ class OnnxReference:
         if self._disputed:
             return f"ONNX Runtime is wrong about {self._disputed}"
         if self._session is not None:
-            return ""
+            told = ", ".join(dict.fromkeys(node.op_type for node in _dilated(self._model)))
+            return f"with the padding of {told} written out: it leaves the dilation out of SAME" if told else ""
         from tvm_cascade.importers.onnx.qoperators import spell_out  # needs onnx, which reading the model has found
 
         doubts = ", ".join(dict.fromkeys(untrusted(spell_out(self._model))))
@@ -129,10 +131,46 @@ def model_function(model: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it refuses is said once, by the error
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    floats = as_floats(model)
+    floats = _with_explicit_pads(as_floats(model))
     session = onnxruntime.InferenceSession(floats.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: _by_name(names, session.run(names, dict(in_own_types(model, inputs))))
+
+
+def _dilated(model: Any) -> list[Any]:
+    """Find the pools whose padding ONNX Runtime computes as if their windows were not dilated."""
+    import onnx
+
+    def is_dilated(node: Any) -> bool:
+        attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        return attrs.get("auto_pad") in _SAME and any(d > 1 for d in attrs.get("dilations", ()))
+
+    return [node for node in model.graph.node if node.op_type in _POOLS and is_dilated(node)]
+
+
+def _with_explicit_pads(model: Any) -> Any:
+    """Write out the padding of the pools that `_dilated` finds, in a copy; those with unknown extents stay."""
+    import onnx
+
+    from tvm_cascade.importers.onnx.folding import copied
+
+    if not _dilated(model):
+        return model
+    made, extents = copied(model), _extents(model)
+    for node in _dilated(made):
+        attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        sizes, kernel = extents.get(node.input[0], [])[2:], attrs["kernel_shape"]
+        if len(sizes) != len(kernel) or min(sizes) < 1:
+            continue
+        strides = attrs.get("strides", [1] * len(kernel))
+        spans = zip(sizes, kernel, strides, attrs["dilations"], strict=True)
+        totals = [max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in spans]
+        first = [-(-t // 2) if attrs["auto_pad"] == b"SAME_LOWER" else t // 2 for t in totals]
+        kept = [a for a in node.attribute if a.name not in ("auto_pad", "pads")]
+        pads = onnx.helper.make_attribute("pads", [*first, *(t - f for t, f in zip(totals, first, strict=True))])
+        del node.attribute[:]
+        node.attribute.extend([*kept, pads])
+    return made
 
 
 def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.ndarray]:
@@ -142,7 +180,7 @@ def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.
 def untrusted(model: Any) -> Iterator[str]:
     """Find the operators that ONNX's evaluator computes differently from the specification."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    extents = _extents(model)
+    extents, dilated = _extents(model), _dilated(model)
     for node in model.graph.node:
         attrs = {a.name: a for a in node.attribute}
         rank = len(extents.get(node.input[0], ())) if node.input else 0
@@ -158,6 +196,8 @@ def untrusted(model: Any) -> Iterator[str]:
             yield "LpNormalization of p 1"  # it adds signed values
         elif node.op_type == "SequenceInsert" and len(node.input) > 2:
             yield "SequenceInsert at the end"  # it inserts at the front
+        elif node.op_type == "AveragePool" and node in dilated:
+            yield "AveragePool of SAME with dilation"
         elif "auto_pad" in attrs and attrs["auto_pad"].s in _PADS.get(node.op_type, ()):
             yield f"{node.op_type} of {attrs['auto_pad'].s.decode()}"
         elif node.op_type == "GlobalMaxPool" and rank != 4:
