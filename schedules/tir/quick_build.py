@@ -19,7 +19,7 @@ from typing import Any
 import tvm
 from tvm.tirx import compilation_pipeline
 
-from tvm_cascade.schedules.tir import PrimFunc, dtype_of, elements, loads, s_tir, shape_of, stores, tirx
+from tvm_cascade.schedules.tir import PrimFunc, dtype_of, elements, loads, s_tir, stores, tirx
 from tvm_cascade.schedules.tir.nan import nan_kept
 
 QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
@@ -56,7 +56,7 @@ def _is_flat(func: PrimFunc) -> bool:
     """Return True if every buffer that `func` reads or writes has one axis and a type that is stored as it is."""
     buffers = {load.source for load in loads(func.body)} | {store.buffer for store in stores(func.body)}
     buffers |= {p for p in elements(func.params) if hasattr(p.ty, "shape")}
-    return all(len(shape_of(buffer)) == 1 and dtype_of(buffer) != "bool" for buffer in buffers)
+    return all(len(elements(buffer.ty.shape)) == 1 and dtype_of(buffer) != "bool" for buffer in buffers)
 
 
 def _flatten_buffers() -> Any:
