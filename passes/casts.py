@@ -20,7 +20,7 @@ _OPEN = ("uint32", "uint64")  # ONNX Runtime itself takes other values in vector
 
 
 def with_saturating_casts(mod: Any) -> Any:
-    """Return a copy of `mod` with `main` marked as a network of TFLite."""
+    """Copy `mod` with `main` marked as a network of TFLite."""
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(_ATTR, 1)
     return mod

@@ -35,7 +35,7 @@ def tune_kernels(
     vectors : bool
         False replaces vector operations by plain loops, for C compilers.
     progress : function
-        Called with a line of text at every step of long work.
+        Called with a text line at every step of long work.
 
     Returns
     -------

@@ -107,7 +107,7 @@ class LowerQuantized(CascadePass):
 
 
 def lowered(mod: Module) -> Module:
-    """Return a copy of `mod` with the quantized islands of every readable function lowered."""
+    """Copy `mod` with the quantized islands of every readable function lowered."""
     made = mod.clone()
     for gv, func in mod.functions_items():
         if not isinstance(func, relax.Function):
@@ -151,7 +151,7 @@ def holds_quantized(func: Function) -> bool:
 
 
 def with_real_operators(mod: Module, inverses: Inverses | None = None) -> Module:
-    """Return a copy of `mod` with `main` marked by `REAL_ATTR`: float arithmetic defines the quantized operators, as in ONNX
+    """Copy `mod` with `main` marked by `REAL_ATTR`: float arithmetic defines the quantized operators, as in ONNX
     and PyTorch; in TFLite arithmetic on the stored integers does. `inverses`: floats are multiplied by the inverse of a
     scale, as in PyTorch alone.
     """
@@ -169,7 +169,7 @@ def _inverses(mark: object) -> Inverses | None:
 
 
 def with_inputs_spread(mod: Module) -> Module | None:
-    """Return a copy of `mod` with `main` marked by `SPREAD_ATTR`; None if `products_of_inputs_spread` are 0."""
+    """Copy `mod` with `main` marked by `SPREAD_ATTR`; None if `products_of_inputs_spread` are 0."""
     if not products_of_inputs_spread(mod):
         return None
     mod = mod.clone()
@@ -192,7 +192,7 @@ def products_of_inputs_spread(mod: Module) -> int:
 
 
 def with_rounding_like(mod: Module, library: str) -> Module:
-    """Return a copy of `mod` with `main` marked by `LIKE_ATTR`: operators round as in `library`. If `library` is empty,
+    """Copy `mod` with `main` marked by `LIKE_ATTR`: operators round as in `library`. If `library` is empty,
     return `mod`.
     """
     if not library:

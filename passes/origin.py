@@ -57,7 +57,7 @@ class NamingBuilder(relax.BlockBuilder):
 
 
 def with_names(mod: Any, names: Mapping[Any, str]) -> Any:
-    """Return a copy of `mod` with the variables in `names` under these file names in `main`."""
+    """Copy `mod` with the variables in `names` under these file names in `main`."""
     main, mod = mod["main"], mod.clone()
     new = {var: type(var)(marked(name), var.ty) for var, name in names.items()}
     mod["main"] = tvm_ffi.structural_map(main, [(relax.Var, lambda var: new.get(var, var))], order="post")
@@ -65,7 +65,7 @@ def with_names(mod: Any, names: Mapping[Any, str]) -> Any:
 
 
 def with_file_graph(mod: Any, reads: Mapping[str, Sequence[str]]) -> Any:
-    """Return a copy of `mod` with a `main` that carries, for each computed tensor in the file, the tensors read by the
+    """Copy `mod` with a `main` that carries, for each computed tensor in the file, the tensors read by the
     operator.
     """
     mod = mod.clone()

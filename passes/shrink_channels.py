@@ -76,7 +76,7 @@ class ShrinkChannels(CascadePass):
 
 
 def shrink_channels(mod: IRModule) -> tuple[IRModule, tuple[RemovedChannels, ...]]:
-    """Return a copy of `mod` without dead channels, and each layer's losses; `mod` itself if there are none."""
+    """Copy `mod` without dead channels, and each layer's losses; `mod` itself if there are none."""
     made, removed = mod, tuple[RemovedChannels, ...]()
     for gv, func in list(mod.functions_items()):
         if not isinstance(func, relax.Function) or not _is_entry(func) or not _may_shrink(func):

@@ -1,6 +1,6 @@
 """The Python API: a single function for each command, with the same options and defaults.
 
-Most functions take `progress`, called with a line of text at every step of long work.
+Most functions take `progress`, called with a text line at every step of long work.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def order(
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out.
     progress : function
-        Called with a line of text at every step of long work.
+        Called with a text line at every step of long work.
 
     Returns
     -------
@@ -219,7 +219,7 @@ def stages(
         The text lists every group of the timeline, not only the first.
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements, of which the analytic cost takes the kernels measured on `device`; seconds after which
-        the best schedule so far is taken; called with a line of text at every step of long work.
+        the best schedule so far is taken; called with a text line at every step of long work.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
     cudnn : bool
@@ -333,7 +333,7 @@ def optimize(
         As in `stages`; with `emit`.
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are
-        measured); called with a line of text at every step of long work.
+        measured); called with a text line at every step of long work.
     tracker, key, parallel
         As in `stages`; for the costs "measured" and "learned".
 
@@ -544,7 +544,7 @@ def run(
     by_layer : bool
         Compare every tensor of the network with the reference of `check` too, in a program that keeps all of them.
     progress : function
-        Called with a line of text at every step of long work.
+        Called with a text line at every step of long work.
 
     Returns
     -------
@@ -610,7 +610,7 @@ def benchmark(
     trace : path, optional
         A file for the layers as events of Chrome's trace viewer and Perfetto; implies `by_layer`.
     progress : function
-        Called with a line of text at every step of long work.
+        Called with a text line at every step of long work.
 
     Returns
     -------
@@ -677,7 +677,7 @@ def export(
     labels : path or sequence of str, optional
         Names of the classes, one a line: the example prints the name with the largest score.
     progress : callable
-        Called with a line of text now and then.
+        Called with a text line now and then.
 
     Returns
     -------
@@ -844,7 +844,7 @@ def doctor(model: str | Path | None = None, *, measure: bool = False, progress: 
         This machine's CPU is measured, in about 20 seconds, and its description kept in the user's cache folder: `stages`,
         `optimize` and the pipeline price by it from then on.
     progress : function
-        Called with a line of text at every step of the measurement.
+        Called with a text line at every step of the measurement.
 
     Returns
     -------
@@ -934,7 +934,7 @@ def plan(
         where every bit stays as it is; True float networks too, whose sums are then added in another order; False none.
     time_limit, progress : float, optional, and function
         Seconds after which searches end with the best plan so far (`limited`), None: results do not depend on the machine;
-        called with a line of text at every step of long work.
+        called with a text line at every step of long work.
     memory, objective : str or Ram, or several, optional, and str
         Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]", or "NAME" of the machine's); the
         fewest bytes ("bytes"), or those of a plan of at most 1.03 times the fewest cycles ("time"). None, and no cap: those

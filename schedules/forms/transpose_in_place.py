@@ -141,7 +141,7 @@ def row_moves(planes: int, height: int) -> np.ndarray:
 
 
 class InPlacePasses:
-    """Builder of a whole in-place transpose's kernel, pass by pass.
+    """Builder for a whole in-place transpose's kernel, pass by pass.
 
     The kernel has no parameter for its input, which lies at the output's address.
     """

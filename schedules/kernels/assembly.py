@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
 
 
 class Assembly:
-    """Builder of a row kernel, or of a kernel for the whole operator if `access` is not row-wise."""
+    """Builder for a row kernel, or for a kernel for the whole operator if `access` is not row-wise."""
 
     tells_strides = False  # whether inputs whose rows are contiguous get stride parameters, too
 

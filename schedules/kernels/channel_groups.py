@@ -101,7 +101,7 @@ class _Block:
 
 
 class _Loops:
-    """Builder of a channel-tiled kernel's loops, for columns `[x0, x1)`, at most `width` columns."""
+    """Builder for a channel-tiled kernel's loops, for columns `[x0, x1)`, at most `width` columns."""
 
     def __init__(self, func: PrimFunc, x0: Expr, x1: Expr, width: int) -> None:
         self.func = inlined(func)

@@ -44,7 +44,7 @@ def writes_pixels(func: PrimFunc, access: RowAccess) -> bool:
 
 
 class PixelAssembly(Assembly):
-    """Builder of a pixel kernel."""
+    """Builder for a pixel kernel."""
 
     counts_pixels = True  # whether slots of tensors with contiguous pixels are pixel slots; else row slots
 

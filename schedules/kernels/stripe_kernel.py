@@ -34,7 +34,7 @@ def stripe_kernel(
 
 
 class StripeAssembly(PixelAssembly):
-    """Builder of a stripe kernel."""
+    """Builder for a stripe kernel."""
 
     tells_strides, counts_pixels = True, False
 

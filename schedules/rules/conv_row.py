@@ -58,7 +58,7 @@ class Blocking:
 
 
 class ConvRow(ABC):
-    """Builder of a convolution's row kernel."""
+    """Builder for a convolution's row kernel."""
 
     group: int  # taps of a kernel row that are loaded at once
     stored_as = ""  # of weights in fewer bytes than int8: `Storage.name`
@@ -398,7 +398,7 @@ class ConvRow(ABC):
 
 
 class DepthwiseRow(ABC):
-    """Builder of a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
+    """Builder for a depthwise convolution's row kernel: a loop over column blocks, inside a loop over all channels.
 
     The constants of all channels are one array of words: requantization, biases, weights. If a subclass has a bias for
     every row variant (`Sliding.row_variants`: output rows with windows cut alike by the border), `bias` is its index.

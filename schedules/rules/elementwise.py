@@ -276,7 +276,7 @@ def _way(size: tuple[int, ...], shape: tuple[int, ...]) -> str:
 
 
 class _Pixels:
-    """Builder of a row kernel for a broadcast operator: pixel by pixel, four channels at a time."""
+    """Builder for a row kernel for a broadcast operator: pixel by pixel, four channels at a time."""
 
     def __init__(self, given: Broadcast, q: Requantize) -> None:
         self.given, self.q, self.op = given, q, given.op

@@ -37,7 +37,7 @@ def best_step(count: int, most: int, whole: int = 0) -> int:
 
 
 class Builder:
-    """Builder of a function's statements, in order."""
+    """Builder for a function's statements, in order."""
 
     def __init__(self) -> None:
         self._blocks: list[list[Stmt]] = [[]]

@@ -142,7 +142,7 @@ def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int], cuts:
 
 
 class Pooling(ABC):
-    """Builder of a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
+    """Builder for a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
 
     lanes = 1
     overlaps = False  # where channels are no whole number of lanes, the last ones overlap those before

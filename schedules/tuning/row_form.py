@@ -77,7 +77,7 @@ def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -
 
 
 class _Restriction:
-    """Builder of a row form: restricts an operator's blocks to a single row and the interior columns."""
+    """Builder for a row form: restricts an operator's blocks to a single row and the interior columns."""
 
     def __init__(self, func: PrimFunc, access: RowAccess, axis: int, rows: range, columns: range) -> None:
         self.func, self.axis, self.rows, self.columns = func, axis, rows, columns
@@ -198,7 +198,7 @@ def splice(
 
 
 class _Spliced(Assembly):
-    """Builder of a row kernel with a scheduled interior."""
+    """Builder for a row kernel with a scheduled interior."""
 
     def __init__(self, access: RowAccess, form: RowForm, scheduled: PrimFunc) -> None:
         super().__init__(access)

@@ -35,7 +35,7 @@ class Turn:
     share: float = 1.0
 
     def of(self, stored: np.ndarray, steps: np.ndarray, slack: float = 0.0) -> np.ndarray:
-        """Return a copy of stored integers, of which `steps` are the unrounded numbers without zero point.
+        """Copy stored integers, of which `steps` are the unrounded numbers without zero point.
 
         `slack` is added to the distance from a tie, in steps.
         """

@@ -139,7 +139,7 @@ def write(
 
 
 def _flash_in_file(network: EmittedNetwork) -> bytes | None:
-    """Return the flash image in the network's file of weights; None if they are linked."""
+    """Return the flash image in the network's weights file; None if they are linked."""
     stored = network.weights
     return None if stored is None or not stored.in_file else network.files[stored.file][HEADER_BYTES:]
 

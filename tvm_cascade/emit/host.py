@@ -50,7 +50,7 @@ class HostProgram:
     def save(self, folder: Path, file: bytes | None = None) -> dict[str, object]:
         """Write the program's two files; returns the other fields as JSON-ready data for `load`.
 
-        `file` is the flash image in a network's file of weights: if it is this program's, too, it is not written again.
+        `file` is the flash image in a network's weights file: if it is this program's, too, it is not written again.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "program.ll").write_text(self.llvm)
@@ -64,7 +64,7 @@ class HostProgram:
 
     @classmethod
     def load(cls, folder: Path, data: Mapping[str, object], file: bytes | None = None) -> HostProgram:
-        """Read the files written by `save`, and take a flash image saved in a network's file of weights from `file`.
+        """Read the files written by `save`, and take a flash image saved in a network's weights file from `file`.
 
         Raises `UsageError` if files are missing, and `LoadError` if `data` is damaged.
         """

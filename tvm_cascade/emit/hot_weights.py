@@ -7,7 +7,7 @@ plan (`passes.copied_weights`) are copied into arrays, and the driver's pointers
 - *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs with weights in one half, the next
   segment's weights are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call memcpy,
   replaceable by a DMA controller's.
-- *streamed*: as prefetched, but all constants, read from a file of weights by `port_read_weights` (`emit.weights_file`).
+- *streamed*: as prefetched, but all constants, read from a weights file by `port_read_weights` (`emit.weights_file`).
 
 All lie in a section of the user's choice: by default in bss or, for a network placed in several memories, in the
 memory named by the plan.
@@ -78,7 +78,7 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
 
 
 def streamed_copies(lowered: Lowered, text: str) -> Copies:
-    """Lay out all constants pointed to by the driver's C `text`, by segment, for reading from a file of weights.
+    """Lay out all constants pointed to by the driver's C `text`, by segment, for reading from a weights file.
 
     Raises `UsageError` if there are none, and if the driver points to constants outside segments.
     """

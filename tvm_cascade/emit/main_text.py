@@ -115,7 +115,7 @@ def _main_of_one(network: Network) -> dict[str, str]:
 
 
 def _weights(network: Network) -> dict[str, str]:
-    """Write the parts of `main.c` that bind a network's file of weights; empty for linked weights."""
+    """Write the parts of `main.c` that bind a network's weights file; empty for linked weights."""
     keys = ("weights_port", "bind_measured", "application_port", "bind_weights")
     stored = network.interface.weights
     if stored is None or not stored.in_file:
@@ -126,7 +126,7 @@ def _weights(network: Network) -> dict[str, str]:
 
 
 def _serial_weights(network: Network) -> tuple[str, str]:
-    """Write the C by which the serial program binds its file of weights: functions, and statements of `main`.
+    """Write the C by which the serial program binds its weights file: functions, and statements of `main`.
 
     Both are empty for linked weights.
     """

@@ -64,7 +64,7 @@ def weights_file(data: bytes, network: str) -> bytes:
 
 
 def read_weights_file(path: Path, network: str) -> bytes:
-    """Read a file of weights and return the flash image; raise `LoadError` for what the firmware would refuse, too."""
+    """Read a weights file and return the flash image; raise `LoadError` for what the firmware would refuse, too."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -106,7 +106,7 @@ def codes(c: CInterface) -> list[str]:
 
 
 def declarations(c: CInterface) -> list[str]:
-    """Write the header's declaration of the function that binds the file of weights; none for linked weights."""
+    """Write the header's declaration of the function that binds the weights file; none for linked weights."""
     weights = c.interface.weights
     if weights is None or not weights.in_file:
         return []
@@ -116,7 +116,7 @@ def declarations(c: CInterface) -> list[str]:
 
 
 def definitions(c: CInterface) -> list[str]:
-    """Write the functions that check and bind the file of weights, for the network's source; none for linked weights."""
+    """Write the functions that check and bind the weights file, for the network's source; none for linked weights."""
     weights = c.interface.weights
     if weights is None or not weights.in_file:
         return []
@@ -139,7 +139,7 @@ def definitions(c: CInterface) -> list[str]:
 
 
 def before_run(c: CInterface) -> list[str]:
-    """Write the first C statements of a run, which return an error while no file of weights is bound."""
+    """Write the first C statements of a run, which return an error while no weights file is bound."""
     unbound = {"file": f"{c.name}_flash == NULL", "stream": f"{c.name}_bound == 0u"}.get(storage_of(c))
     return [f"    if ({unbound}) {{", f"        return {c.upper}_UNBOUND;", "    }"] if unbound else []
 

@@ -29,7 +29,7 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 
 
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
-    """Return a copy of `mod` with the interface `spec`."""
+    """Copy `mod` with the interface `spec`."""
     plain = replace(spec, states=(), fixed=())
     told = {"states": [[s.name, s.initial.hex(), s.returned, s.form] for s in spec.states]}
     text = json.dumps(asdict(plain) | told | {"fixed": [f.to_dict() for f in spec.fixed]})

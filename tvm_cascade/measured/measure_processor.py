@@ -44,7 +44,7 @@ _VECTOR_BITS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("neon", 128))
 def measure(progress: Progress = lambda _text: None) -> Processor:
     """Measure this machine's CPU in a process of its own, on all cores that it may use, and keep the description.
 
-    `progress` is called with a line of text for every figure. Raises `ToolError` if the process fails or other processes
+    `progress` is called with a text line for every figure. Raises `ToolError` if the process fails or other processes
     keep the cores busy, `UsageError` if the description cannot be kept.
     """
     threads = cores()

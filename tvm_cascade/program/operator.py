@@ -39,7 +39,7 @@ class Value:
 
     @property
     def constant(self) -> np.ndarray | None:
-        """Return a copy of a constant's data; None for any other value."""
+        """Copy a constant's data; None for any other value."""
         return None if self.load is None else self.load()
 
     @property

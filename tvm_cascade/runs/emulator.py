@@ -91,7 +91,7 @@ def run(
 ) -> RunResult:
     """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in interface order).
 
-    `weights` is a network's file of weights, which is loaded into the flash behind the image.
+    `weights` is a network's weights file, which is loaded into the flash behind the image.
 
     Raises `MissingToolError` without QEMU, `UsageError` for inputs of wrong type or size and weights that do not fit,
     `FirmwareError` if the firmware faults or fails, `ToolError` on a timeout.
@@ -175,7 +175,7 @@ def emulator_command(board: Board, elf: Path) -> list[str]:
 
 
 def _loader(elf: Path, board: Board, weights: Path) -> list[str]:
-    """Build QEMU's options that load a file of weights into the flash behind the image.
+    """Build QEMU's options that load a weights file into the flash behind the image.
 
     Raises `UsageError` if the rest of the flash is too small.
     """

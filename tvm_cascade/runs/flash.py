@@ -102,7 +102,7 @@ def flash_image(
 
 
 def _weights(image: Image) -> tuple[Path, ...]:
-    """Return the network's file of weights, if it has one, which is written behind the image."""
+    """Return the network's weights file, if it has one, which is written behind the image."""
     stored = (network.interface.weights for network in image.networks)
     return tuple(image.folder / one.file for one in stored if one is not None and one.in_file)
 

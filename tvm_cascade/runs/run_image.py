@@ -184,7 +184,7 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
 
 
 def _weights(image: Image, network: Network) -> bytes | None:
-    """Read the flash image in a network's file of weights; None if they are linked.
+    """Read the flash image in a network's weights file; None if they are linked.
 
     Raises `LoadError` for a file that the network cannot take.
     """
@@ -195,7 +195,7 @@ def _weights(image: Image, network: Network) -> bytes | None:
 
 
 def _other_weights(image: Image) -> bool:
-    """Return True if the file of weights is another than was compiled, and the program of this process does not read it."""
+    """Return True if the weights file is another than was compiled, and the program of this process does not read it."""
     stored = image.networks[0].interface.weights
     if stored is None or not stored.in_file:
         return False

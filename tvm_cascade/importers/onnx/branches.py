@@ -17,7 +17,7 @@ from tvm_cascade.importers.onnx.inlined import inlined
 
 
 def chosen(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
-    """Return a copy of `model` with the If at `at` replaced by the branch of a known condition, or by both branches and
+    """Copy `model` with the If at `at` replaced by the branch of a known condition, or by both branches and
     a choice between their outputs; None if impossible.
     """
     made = copied(model)

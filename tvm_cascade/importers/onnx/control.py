@@ -15,7 +15,7 @@ _KINDS = ("If", *LOOPS)
 
 
 def without_control(model: Any, shapes: Mapping[str, Sequence[int]], unrolled: bool = False) -> Any:
-    """Return a copy of `model` without If and Loop; Scans stay for import as one operator (`importers.onnx.scans`), or
+    """Copy `model` without If and Loop; Scans stay for import as one operator (`importers.onnx.scans`), or
     go too if `unrolled`.
 
     `shapes` are the input shapes. An If with a computed condition stays if its branches' outputs have unknown or
@@ -47,7 +47,7 @@ def _is_control(node: Any) -> bool:
 
 
 def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int, written_out: bool) -> Any | None:
-    """Return a copy of `model` without its node at `at`; None if impossible."""
+    """Copy `model` without its node at `at`; None if impossible."""
     if model.graph.node[at].op_type == "If":
         return chosen(model, shapes, at)
     if not written_out and (made := kept(model, shapes, at)) is not None:

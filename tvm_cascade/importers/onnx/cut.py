@@ -18,7 +18,7 @@ from tvm_cascade.tensor_spec import Cut
 
 
 def cut_onnx(model: Any, cut: Cut) -> Any:
-    """Return a copy of `model` with its graph cut. Raises `UsageError` for unknown values."""
+    """Copy `model` with its graph cut. Raises `UsageError` for unknown values."""
     kept = cut_out(graph_of(model), cut)
     made = copied(model)
     nodes = [copied(made.graph.node[i]) for i in kept.nodes]

@@ -37,7 +37,7 @@ _MOST_NODES = 100  # nodes that may compute one operand
 
 
 def copied(message: Any) -> Any:
-    """Return a copy of a model or tensor."""
+    """Copy a model or tensor."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
@@ -71,7 +71,7 @@ def constant_tensor(node: Any) -> Any | None:
 def fold_shapes(
     model: Any, shapes: Mapping[str, Sequence[int]], computed: Mapping[str, tuple[int, ...]] | None = None
 ) -> Any:
-    """Return a copy of `model` with computed sizes folded to constants; `shapes` are its input shapes, `computed` shapes of
+    """Copy `model` with computed sizes folded to constants; `shapes` are its input shapes, `computed` shapes of
     tensors in place of those inferred.
     """
     held = {w.name for w in model.graph.initializer} | {
@@ -90,7 +90,7 @@ def fold_shapes(
 
 
 def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Return a copy of `model` with these input shapes, and without shapes for inner tensors."""
+    """Copy `model` with these input shapes, and without shapes for inner tensors."""
     made = copied(model)
     for value in made.graph.input:
         if value.name in shapes:
@@ -208,7 +208,7 @@ def named(tensor: Any, name: str) -> Any:
 
 
 def constant_operands(model: Any) -> Any:
-    """Return a copy of `model` with folded operands where the importer requires constants: operands in `_CONSTANT`
+    """Copy `model` with folded operands where the importer requires constants: operands in `_CONSTANT`
     (such as Pad widths computed by TorchScript, or a dequantized bound), and quantized weights (`_STORED`).
     """
     made = copied(model)

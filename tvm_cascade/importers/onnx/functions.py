@@ -31,7 +31,7 @@ _SPLITTING = {"Attention": ("q_num_heads", "kv_num_heads"), "RotaryEmbedding": (
 
 
 def expand_functions(path: Path, model: Any, shapes: Mapping[str, Sequence[int]], known: Container[str]) -> Any:
-    """Return a copy of `model` without functions, and with bodies in place of operators not `known`; `shapes` are its
+    """Copy `model` without functions, and with bodies in place of operators not `known`; `shapes` are its
     input shapes. Operators without a body stay.
 
     Raises
@@ -112,7 +112,7 @@ def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
 
 
 def _inlined(model: Any, bodies: Mapping[int, Any]) -> Any:
-    """Return a copy of `model` with functions in place of the nodes at the indices in `bodies`."""
+    """Copy `model` with functions in place of the nodes at the indices in `bodies`."""
     called = copied(model)
     called.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     for at, body in bodies.items():

@@ -54,7 +54,7 @@ _INDICES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}  # operators that tak
 
 
 def narrow_indices(model: Any) -> Any:
-    """Return a copy of `model` with int64 index inputs, such as token ids, as int32 for kernels. Other readers get a
+    """Copy `model` with int64 index inputs, such as token ids, as int32 for kernels. Other readers get a
     cast back to int64; an index into an axis fits 32 bits.
     """
     made = copied(model)
@@ -85,7 +85,7 @@ def wide_inputs(path: Path) -> frozenset[str]:
 
 
 def in_order(path: Path, model: Any) -> Any:
-    """Return a copy of `model` with nodes in topological order, and a tensor in every Constant.
+    """Copy `model` with nodes in topological order, and a tensor in every Constant.
 
     Raises
     ------

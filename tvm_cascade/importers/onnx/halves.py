@@ -45,7 +45,7 @@ def as_floats(model: Any, eights: bool = False) -> Any:
 
 
 def as_doubles(model: Any) -> Any:
-    """Return a copy of `model` with float64 in place of all 16-bit and 32-bit floats, inputs and outputs included.
+    """Copy `model` with float64 in place of all 16-bit and 32-bit floats, inputs and outputs included.
 
     Operators that ONNX has not for float64 make this invalid ONNX; an evaluator in Python may compute it.
     """

@@ -34,7 +34,7 @@ def inlined(
 
 
 def without_weights(model: Any, graph: Any, prefix: str) -> Any:
-    """Return a copy of a graph with its weights moved to the model, once for all inlined copies."""
+    """Copy a graph with its weights moved to the model, once for all inlined copies."""
     inner, taken, new = copied(graph), set(tensor_names(model.graph)), dict[str, str]()
     held = {n.output[0]: t for n in inner.node if (t := constant_tensor(n)) is not None}
     for name, tensor in [*((w.name, w) for w in inner.initializer), *held.items()]:

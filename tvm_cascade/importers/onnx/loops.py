@@ -38,7 +38,7 @@ class NotUnrolled(Exception):
 
 
 def unrolled(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any:
-    """Return a copy of `model` with the Loop or Scan at `at` unrolled; `shapes` are the model's input shapes.
+    """Copy `model` with the Loop or Scan at `at` unrolled; `shapes` are the model's input shapes.
 
     Raises
     ------

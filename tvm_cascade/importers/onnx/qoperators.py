@@ -17,7 +17,7 @@ from tvm_cascade.importers.onnx.folding import copied
 
 
 def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
-    """Return a copy of `model` with all operators in `RULES` expanded, except the types in `keep`."""
+    """Copy `model` with all operators in `RULES` expanded, except the types in `keep`."""
     if not any(n.op_type in RULES for n in model.graph.node):
         return model
     spelled = copied(model)

@@ -29,7 +29,7 @@ _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLE = 3, 4, 5, 6, 7  # places of optional
 
 
 def with_outputs_read(graph: Any) -> Any:
-    """Return a copy of `graph` whose recurrent operators name their read outputs in an attribute."""
+    """Copy `graph` whose recurrent operators name their read outputs in an attribute."""
     made = copied(graph)
     used = {o.name for o in made.output} | {name for node in made.node for name in _names_in(node)}
     for node in made.node:

@@ -44,7 +44,7 @@ def is_kept(node: Any) -> bool:
 
 
 def kept(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | None:
-    """Return a copy of `model` with the Loop or Scan at `at` kept as a single operator; None if it must be unrolled."""
+    """Copy `model` with the Loop or Scan at `at` kept as a single operator; None if it must be unrolled."""
     made = copied(model)
     node = made.graph.node[at]
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)

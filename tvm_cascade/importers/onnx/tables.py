@@ -12,7 +12,7 @@ _TABLES = ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix")
 
 
 def with_tables(model: Any) -> Any:
-    """Return a copy of `model` with constants for windows and mel filters whose operands are constants."""
+    """Copy `model` with constants for windows and mel filters whose operands are constants."""
     if not any(n.op_type in _TABLES for n in model.graph.node):
         return model
     made = copied(model)

@@ -63,7 +63,7 @@ class Lines:
 
 
 class Emitter(Lines):
-    """Builder of a staged program's function and module: `constants` and kernel calls first, then `finish`."""
+    """Builder for a staged program's function and module: `constants` and kernel calls first, then `finish`."""
 
     def __init__(self, program: Program, plan: MemoryPlan, static: bool = False) -> None:
         """Make an emitter. `static`: the function takes the arena, with inputs and outputs inside, as parameter."""
