@@ -115,7 +115,9 @@ def _opened(path: Path, content: bytes, what: str) -> Any:
 
 
 def _interpreted(stored: Any, floats: Any, twins: Mapping[int, int], named: Mapping[str, tuple[int, str]]) -> Twins:
-    """Pair tensors of two interpreters: `twins` by number, `named` with numbers in the quantized file and operators."""
+    """Run two interpreters on inputs, and read tensors of both: `twins` by number, `named` with numbers in the quantized
+    file and operators.
+    """
     details = {int(d["index"]): d for d in stored.get_tensor_details()}
 
     def fed(interpreter: Any, feed: Arrays, as_real: bool) -> None:
