@@ -22,6 +22,7 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.runtime import Session
 from tvm_cascade.staging.kernels.processors import accumulators, other_triple, processor, written
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.dynamic_layers import by_onnx_runtime, layer
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1"
 WHEELS = os.environ.get("TVM_CASCADE_AARCH64")  # folder of TVM's wheels for aarch64, unpacked
@@ -86,15 +87,9 @@ def test_without_a_cross_compiler_nothing_is_searched(monkeypatch, tmp_path):
         api.stages(tmp_path / "no_such_model.onnx", target=TARGET, emit=tmp_path / "d")
 
 
-@runs
-@pytest.mark.parametrize("network", [branches, encoder])
-@pytest.mark.parametrize("variant", ["sequential", "greedy"])
-def test_folders_compute_the_same(network, variant, tmp_path):
-    mod, folder, wheels = network(), tmp_path / "made", Path(WHEELS or "")
-    (x,) = mod["main"].params
-    data = np.random.default_rng(8).standard_normal([int(d) for d in x.ty.shape.values]).astype("float32")
-    (expected,) = Session(tvm.compile(mod, "llvm")).run(data)
-    api.stages(mod, target=TARGET, threads=2, variant=variant, emit=folder)
+def run_folder(folder: Path, data: np.ndarray) -> np.ndarray:
+    """Build a folder's example.cc for 64-bit Arm and run it by QEMU on the only input; return the only output."""
+    wheels = Path(WHEELS or "")
     libraries = [wheels / "tvm" / "lib", wheels / "tvm_ffi" / "lib"]
     compiler = [
         library.cross_compiler_for("aarch64-linux-gnu"),
@@ -107,7 +102,7 @@ def test_folders_compute_the_same(network, variant, tmp_path):
     includes = [f"-I{path}" for path in (libinfo.find_include_path(), libinfo.find_dlpack_include_path())]
     linked = ["-Wl,--no-as-needed", libraries[0] / "libtvm_runtime.so", libraries[1] / "libtvm_ffi.so", "-ldl"]
     subprocess.run([*compiler, *includes, '-DTVM_RUNTIME_CUDA=""', *linked], check=True, timeout=300)
-    data.tofile(tmp_path / "in.bin")
+    data.tofile(folder / "in.bin")
     told = json.loads((folder / "metadata.json").read_text())
     name, result = told["inputs"][0]["name"], told["outputs"][0]["name"]
     found = ":".join(map(str, (*libraries, "/usr/aarch64-linux-gnu/lib")))
@@ -122,9 +117,33 @@ def test_folders_compute_the_same(network, variant, tmp_path):
         "2",
     ]
     done = subprocess.run(
-        [*run, "--input", f"{name}={tmp_path}/in.bin", "--output", f"{result}={tmp_path}/out.bin"],
+        [*run, "--input", f"{name}=in.bin", "--output", f"{result}=out.bin"],
         cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    made = np.fromfile(tmp_path / "out.bin", "float32").reshape(expected.shape)
+    return np.fromfile(folder / "out.bin", "float32").reshape(told["outputs"][0]["shape"])
+
+
+@runs
+@pytest.mark.parametrize("network", [branches, encoder])
+@pytest.mark.parametrize("variant", ["sequential", "greedy"])
+def test_folders_compute_the_same(network, variant, tmp_path):
+    mod, folder = network(), tmp_path / "made"
+    (x,) = mod["main"].params
+    data = np.random.default_rng(8).standard_normal([int(d) for d in x.ty.shape.values]).astype("float32")
+    (expected,) = Session(tvm.compile(mod, "llvm")).run(data)
+    api.stages(mod, target=TARGET, threads=2, variant=variant, emit=folder)
+    made = run_folder(folder, data)
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@runs
+@pytest.mark.parametrize("rows, depth, columns", [(1, 64, 40), (33, 128, 100), (8, 12, 5)])
+def test_products_of_integers_are_dot_products(rows, depth, columns, tmp_path):
+    path, folder = layer(tmp_path, rows, depth, columns, columns, columns), tmp_path / "made"
+    x = np.random.default_rng(rows).standard_normal((1, rows, depth)).astype("float32")
+    api.stages(path, target=TARGET, emit=folder)
+    wanted = by_onnx_runtime(path, x)
+    np.testing.assert_allclose(run_folder(folder, x), wanted, rtol=1e-6, atol=1e-6 * float(np.abs(wanted).max()))
+    code = subprocess.run(["aarch64-linux-gnu-objdump", "-d", folder / "network.so"], capture_output=True, text=True)
+    assert code.stdout.count("\tsdot\t") >= 4

@@ -27,17 +27,20 @@ from tvm_cascade.runtime import compile_stages
 from tvm_cascade.staging.kernels.cpu_float import cpu_schedule
 from tvm_cascade.staging.kernels.cpu_integer import (
     AVX2,
+    NEON,
     PLAIN,
     VNNI,
     dynamic_range,
     integer_product,
     pack_integers,
 )
-from tvm_cascade.staging.kernels.processors import integer_step
+from tvm_cascade.staging.kernels.processors import integer_dot
 from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.testing.dynamic_layers import by_onnx_runtime, layer, written
 
-STEPS = [step for step in (PLAIN, AVX2, VNNI) if step <= integer_step("llvm")]  # that this machine has instructions for
+HERE = integer_dot("llvm")
+DOTS = {PLAIN, HERE, *((AVX2,) if HERE == VNNI else ())}  # that this machine has instructions for
 
 
 def run(func: Any, inputs: list[np.ndarray], outputs: list[np.ndarray], rule: str) -> list[np.ndarray]:
@@ -51,21 +54,21 @@ def run(func: Any, inputs: list[np.ndarray], outputs: list[np.ndarray], rule: st
     return [r.numpy() for r in results]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("dot", sorted(DOTS, key=str))
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     [(1, 64, 40), (1, 4, 5), (1, 8, 130), (7, 16, 17), (16, 12, 64), (50, 40, 33), (9, 256, 16)],
 )
-def test_products_are_exact(step, rows, depth, columns):
+def test_products_are_exact(dot, rows, depth, columns):
     """Sums of the largest products of pairs, 2 * 255 * -128, do not saturate."""
     random = np.random.default_rng(rows)
     x = random.choice([0, 1, 117, 254, 255], (2, rows, depth)).astype("uint8")
     weights = random.choice([-128, -127, 3, 127], (depth, columns)).astype("int8")
     zero, scale = np.array(117, "uint8"), np.array(0.02, "float32")
     factors = random.uniform(0.01, 0.02, columns).astype("float32")
-    given = [x, zero, scale, pack_integers(weights, step, rows), weights.astype("int32").sum(0, dtype="int32"), factors]
+    given = [x, zero, scale, pack_integers(weights, dot, rows), weights.astype("int32").sum(0, dtype="int32"), factors]
     args = [te.placeholder(v.shape, str(v.dtype), f"p{k}") for k, v in enumerate(given)]
-    func = te.create_prim_func([*args, integer_product(*args)])
+    func = te.create_prim_func([*args, integer_product(*args, reads=dot.reads)])
     (result,) = run(func, given, [np.full((2, rows, columns), np.nan, "float32")], "integers")
     wanted = ((x.astype("int32") - 117) @ weights.astype("int32")).astype("float32") * (scale * factors)
     np.testing.assert_array_equal(result, wanted)
@@ -83,54 +86,16 @@ def test_ranges_contain_zero(shape, low, high):
     assert scale == wanted and zero == np.rint(-least / wanted)
 
 
-def written(folder: Path, nodes: list[Any], constants: dict[str, np.ndarray], shape: tuple[int, ...]) -> Path:
-    """Write a model of the input x and the result y."""
-    value = helper.make_tensor_value_info
-    held = [numpy_helper.from_array(c, name) for name, c in constants.items()]
-    x, y = value("x", TensorProto.FLOAT, shape), value("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "net", [x], [y], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "net.onnx")
-    return folder / "net.onnx"
-
-
-def layer(folder: Path, rows: int, depth: int, columns: int, zeros: int = 0, scales: int = 1) -> Path:
-    """Write a layer as ONNX Runtime's `quantize_dynamic` does, with a bias; `zeros` and `scales` by tensor or column."""
-    random, make = np.random.default_rng(depth), helper.make_node
-    weights = random.integers(-128, 128, (depth, columns)).astype("int8")
-    constants = {"w": weights, "b": random.standard_normal(columns).astype("float32")}
-    constants["z"] = np.zeros((), "int8") if zeros < 2 else random.integers(-1, 1, zeros).astype("int8")
-    if zeros > 1:
-        constants["w"] = np.clip(weights, -100, 100)
-    constants["f"] = random.uniform(0.01, 0.02, scales).astype("float32")
-    if scales == 1:
-        constants["f"] = constants["f"].reshape(())
-    nodes = [
-        make("DynamicQuantizeLinear", ["x"], ["q", "s", "p"]),
-        make("MatMulInteger", ["q", "w", "p", "z"], ["i"]),
-        make("Cast", ["i"], ["r"], to=TensorProto.FLOAT),
-        make("Mul", ["s", "f"], ["g"]),
-        make("Mul", ["r", "g"], ["m"]),
-        make("Add", ["m", "b"], ["y"]),
-    ]
-    return written(folder, nodes, constants, (1, rows, depth))
-
-
 def results(path: Path, x: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the kinds of units, the staged program's result and ONNX Runtime's."""
-    import onnxruntime
-
     net = stage_network(frontend.load(path), "llvm")
     units = unit_graph(net.graph, "fused")
     found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 1)), Options(variant="sequential")).schedule
     machine = relax.VirtualMachine(compile_stages(lower_stages(net, units, found, LowerOptions(workers=1))), tvm.cpu())
     result: Any = machine["main"](tvm.runtime.tensor(x))
     result = result if hasattr(result, "numpy") else result[0]
-    options = onnxruntime.SessionOptions()  # its rewrites add zero points where the nodes subtract these
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     kinds = ["+".join(net.graph.ops[i].kind for i in unit.ops) for unit in units.units]
-    return kinds, result.numpy(), np.asarray(session.run(None, {"x": x})[0])
+    return kinds, result.numpy(), by_onnx_runtime(path, x)
 
 
 @pytest.mark.parametrize("zeros", [0, 40])
@@ -184,10 +149,7 @@ def test_other_products_of_integers_stay(tmp_path):
     np.testing.assert_array_equal(result, wanted)
 
 
-def test_the_step_is_that_of_the_processor():
-    assert [integer_step(f"llvm -mcpu={cpu}") for cpu in ("x86-64", "x86-64-v3", "skylake-avx512", "cascadelake")] == [
-        1,
-        2,
-        2,
-        4,
-    ]
+def test_the_instruction_is_that_of_the_processor():
+    x86 = [integer_dot(f"llvm -mcpu={cpu}") for cpu in ("x86-64", "x86-64-v3", "skylake-avx512", "cascadelake")]
+    arm = [integer_dot(f"llvm -mtriple=aarch64-linux-gnu -mcpu={cpu}") for cpu in ("cortex-a72", "neoverse-n1")]
+    assert x86 == [PLAIN, AVX2, AVX2, VNNI] and arm == [PLAIN, NEON]

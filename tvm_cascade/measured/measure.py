@@ -18,7 +18,7 @@ from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, LocalBench, kernel_program
 from tvm_cascade.runtime.clock import Timer
 from tvm_cascade.staging.kernels.cpu_integer import PLAIN
-from tvm_cascade.staging.kernels.processors import accumulators, integer_step
+from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.cpu import Use, parallel_lanes
 from tvm_cascade.staging.program.graph import StageGraph
@@ -92,8 +92,8 @@ class NetworkRunner(ABC):
 
     def _built(self, spec: Spec) -> Kernel:
         target = self.bench.target
-        tiles, step = (accumulators(target), integer_step(target)) if self._cpu else (None, PLAIN)
-        (kernel,) = build_kernels(self.net, [spec], self._cpu, packed=self._packed, accumulators=tiles, step=step)
+        tiles, dot = (accumulators(target), integer_dot(target)) if self._cpu else (None, PLAIN)
+        (kernel,) = build_kernels(self.net, [spec], self._cpu, packed=self._packed, accumulators=tiles, dot=dot)
         return kernel
 
 

@@ -22,7 +22,7 @@ from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
 from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
 from tvm_cascade.staging.kernels.cpu_integer import PLAIN
-from tvm_cascade.staging.kernels.processors import accumulators, integer_step
+from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import KernelRecords, record_target
 from tvm_cascade.staging.kernels.tuning import Machine, Report, tune
 from tvm_cascade.staging.program.cuda import schedule_cuda
@@ -57,15 +57,15 @@ def tune_stages(
         target = bench.target
     elif not cpu and has_cuda():
         target = with_architecture(target)
-    tiles, step = (accumulators(target), integer_step(target)) if cpu else (None, PLAIN)
+    tiles, dot = (accumulators(target), integer_dot(target)) if cpu else (None, PLAIN)
     if schedule is None:
         graph = net.graph
         specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
         packed = packed_tensors(net) if cpu else frozenset()
-        kernels = build_kernels(net, specs, cpu, packed=packed, accumulators=tiles, step=step)
+        kernels = build_kernels(net, specs, cpu, packed=packed, accumulators=tiles, dot=dot)
     else:
         program = plan_program(net, units, schedule, captured=not cpu)
-        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, accumulators=tiles, step=step)
+        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, accumulators=tiles, dot=dot)
 
     def machine() -> Machine:
         return BenchMachine(bench or LocalBench(target=target))

@@ -1,4 +1,4 @@
-"""Tensor intrinsics of x86 for products of integers (`cpu_integer`): their meaning, and the instruction.
+"""Tensor intrinsics of x86 and 64-bit Arm for products of integers (`cpu_integer`): their meaning, and the instruction.
 
 To be imported where they are used: TVMScript reads the source of this module.
 """
@@ -7,8 +7,12 @@ To be imported where they are used: TVMScript reads the source of this module.
 # pyright: reportInvalidTypeForm=false
 from __future__ import annotations
 
+from functools import cache
+
 from tvm import s_tir
 from tvm.script import tirx as T
+
+from tvm_cascade.staging.kernels.cpu_integer import AVX2, NEON, VNNI
 
 
 @T.prim_func(s_tir=True)
@@ -78,6 +82,46 @@ def _avx2(
         )
 
 
-DOTS = {4: "cascade_dot_16x4", 2: "cascade_dot_8x2"}  # by the numbers that a step multiplies: VNNI, AVX2
-s_tir.TensorIntrin.register(DOTS[4], _vnni_meaning, _vnni)
-s_tir.TensorIntrin.register(DOTS[2], _avx2_meaning, _avx2)
+@T.prim_func(s_tir=True)
+def _neon_meaning(
+    a: T.Buffer((4,), "int8", offset_factor=1),
+    b: T.Buffer((4, 4), "int8", offset_factor=1),
+    c: T.Buffer((4,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:4], a[0:4], b[0:4, 0:4])
+        T.writes(c[0:4])
+        for i, k in T.grid(4, 4):
+            with T.sblock("update"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                c[vi] = c[vi] + T.cast(a[vk], "int32") * T.cast(b[vi, vk], "int32")
+
+
+@T.prim_func(s_tir=True)
+def _neon(
+    a: T.Buffer((4,), "int8", offset_factor=1),
+    b: T.Buffer((4, 4), "int8", offset_factor=1),
+    c: T.Buffer((4,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(c[0:4], a[0:4], b[0:4, 0:4])
+        T.writes(c[0:4])
+        four = T.reinterpret(a.vload([0], "int8x4"), dtype="int32")
+        c[T.ramp(T.int32(0), 1, 4)] = T.call_llvm_pure_intrin(
+            T.llvm_lookup_intrinsic_id("llvm.aarch64.neon.sdot"),
+            c.vload([0], "int32x4"),
+            T.reinterpret(T.broadcast(four, 4), dtype="int8x16"),
+            b.vload([0, 0], dtype="int8x16"),
+            dtype="int32x4",
+        )
+
+
+@cache
+def register() -> None:
+    """Register the intrinsics by the names of `cpu_integer`."""
+    for dot, meaning, instruction in (
+        (VNNI, _vnni_meaning, _vnni),
+        (AVX2, _avx2_meaning, _avx2),
+        (NEON, _neon_meaning, _neon),
+    ):
+        s_tir.TensorIntrin.register(dot.intrinsic, meaning, instruction)

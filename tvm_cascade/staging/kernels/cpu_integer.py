@@ -1,12 +1,14 @@
 """Products of integers for CPUs: activations that are quantized as the network runs, and int8 weights.
 
 A kernel sums in int32, exactly, and writes float32. A step multiplies as many numbers as the processor's instruction sums up:
-four with VNNI (vpdpbusd), two with AVX2 (vpmaddwd, on int16), else one. No step saturates, unlike vpmaddubsw.
+four with VNNI (vpdpbusd) and NEON's dot products (sdot, on int8), two with AVX2 (vpmaddwd, on int16), else one. No step
+saturates, unlike vpmaddubsw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -27,18 +29,34 @@ from tvm_cascade.staging.kernels.blocks import (
 )
 from tvm_cascade.staging.kernels.cpu_compute import LANES, tile_rows
 
-VNNI, AVX2, PLAIN = 4, 2, 1  # numbers multiplied by a step
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """How a processor multiplies integers and sums up the products in int32."""
+
+    step: int  # numbers that an instruction multiplies for a sum
+    lanes: int  # sums of an instruction
+    reads: str = "uint8"  # type of activations that it reads; int8: of these less 128
+    intrinsic: str = ""  # name of the tensor intrinsic in `cpu_dots`; empty: loops that LLVM compiles
+
+
+VNNI = Dot(4, LANES, intrinsic="cascade_dot_vnni")
+AVX2 = Dot(2, 8, "int16", "cascade_dot_avx2")
+NEON = Dot(4, 4, "int8", "cascade_dot_neon")
+PLAIN = Dot(1, LANES)
+_DOTS = (VNNI, AVX2, NEON, PLAIN)
 _SUM, _WIDE = "integer_acc", "integer_wide"
+_HALF = 128  # between uint8 and int8
 _VNNI_ROWS = 8  # of a tile with two vectors of sums a row
 
 
-def pack_integers(weights: np.ndarray, step: int, rows: int) -> np.ndarray:
+def pack_integers(weights: np.ndarray, dot: Dot, rows: int) -> np.ndarray:
     """Pack a matrix (depth, columns) of int8 as `[columns/v][depth/step][v][step]` for a product of `rows` rows.
 
     A tile has v columns; those behind the last are zeros. A single row has more of them, which share the reads of the row.
     """
-    depth, columns = weights.shape
-    vectors = 4 if rows == 1 else 2 if step == VNNI else 1
+    (depth, columns), step = weights.shape, dot.step
+    vectors = 4 if rows == 1 else 2 if dot == VNNI else 1
     lanes = min(vectors * LANES, -(-columns // LANES) * LANES)
     full = np.zeros((-(-depth // step) * step, -(-columns // lanes) * lanes), np.int8)
     full[:depth, :columns] = weights
@@ -46,17 +64,22 @@ def pack_integers(weights: np.ndarray, step: int, rows: int) -> np.ndarray:
     return np.ascontiguousarray(tiles.transpose(2, 0, 3, 1))
 
 
-def integer_product(x: Any, zero: Any, scale: Any, weight: Any, sums: Any, factors: Any) -> Any:
+def integer_product(x: Any, zero: Any, scale: Any, weight: Any, sums: Any, factors: Any, reads: str = "uint8") -> Any:
     """Compute `(x - zero) @ w * (scale * factors)` in float32 for uint8 `x` [..., rows, depth].
 
     `weight` is w packed by `pack_integers`, `sums` int32 and `factors` float32 have a number for each column. The depth is a
-    multiple of the step.
+    multiple of the step. `reads`: type that the processor multiplies (`Dot`).
     """
     *outer, rows, _ = (int(d) for d in x.shape)
     blocks, deep, lanes, step = (int(d) for d in weight.shape)
-    tile = integer_rows(rows, step)
+    tile = integer_rows(rows, next(d for d in _DOTS if (d.step, d.reads) == (step, reads)))
     filled = -(-rows // tile) * tile
-    wide: Any = te.compute(x.shape, lambda *at: x[at].astype("int16"), name=_WIDE) if step == AVX2 else x
+    less = _HALF if reads == "int8" else 0
+
+    def converted(*at: Any) -> Any:
+        return (x[at].astype("int16") - tirx.const(less, "int16")).astype(reads) if less else x[at].astype(reads)
+
+    wide: Any = x if reads == "uint8" else te.compute(x.shape, converted, name=_WIDE)
     k: Any = te.reduce_axis((0, deep), "k")
     s: Any = te.reduce_axis((0, step), "s")
 
@@ -70,15 +93,15 @@ def integer_product(x: Any, zero: Any, scale: Any, weight: Any, sums: Any, facto
 
     def result(*at: Any) -> Any:
         *head, row, c = at
-        total = acc[(*head, row, c // lanes, c % lanes)] - zero[()].astype("int32") * sums[c]
+        total = acc[(*head, row, c // lanes, c % lanes)] - (zero[()].astype("int32") - less) * sums[c]
         return total.astype("float32") * (scale[()] * factors[c])
 
     return te.compute((*outer, rows, sums.shape[0]), result, name="integer_out")
 
 
-def integer_rows(rows: int, step: int) -> int:
+def integer_rows(rows: int, dot: Dot) -> int:
     """Return the rows of an accumulator tile."""
-    if step != VNNI:
+    if dot != VNNI:
         return tile_rows(rows)
     tiles = -(-rows // _VNNI_ROWS)
     return -(-rows // tiles)
@@ -90,24 +113,26 @@ def integers(sch: Schedule, parallel: bool) -> Schedule | None:
     if len(sums) != 1 or len(reductions(sch)) != 1:
         return None
     acc = sums[0]
-    *_, lanes, step = (int(d) for d in sch.get(acc).reads[1].source.ty.shape)
+    left, right = (region.source.ty for region in sch.get(acc).reads)
+    *_, lanes, step = (int(d) for d in right.shape)
+    dot = next(d for d in _DOTS if (d.step, d.reads) == (step, str(left.dtype)))
     last = inline_around(sch, acc, (_WIDE,))
     if last is None or any(iter_kinds(sch, last)):
         return None
     *outer, row, column = sch.get_loops(last)
-    i, r = sch.split(row, [None, integer_rows(extent(sch, row), step)])
+    i, r = sch.split(row, [None, integer_rows(extent(sch, row), dot)])
     j, inside = sch.split(column, [None, lanes])
     sch.reorder(*outer, j, i, r, inside)
-    if step == AVX2:
+    if dot.reads != "uint8":
         *rows, depth = sch.get_loops(named(sch, _WIDE))
         sch.vectorize(split_steps(sch, depth, LANES)[-1])
         share(sch, rows, parallel)
     sch.compute_at(acc, i, preserve_unit_loops=True)
     r, block, lane, k, s = sch.get_loops(acc)[len(outer) + 2 :][-5:]
-    v, lane = sch.split(lane, [None, 8 if step == AVX2 else LANES])
+    v, lane = sch.split(lane, [None, dot.lanes])
     k, inner = split_steps(sch, k, 2)
-    sch.reorder(k, inner, block, r, v, *((s, lane) if step == PLAIN else (lane, s)))
-    if step == PLAIN:
+    sch.reorder(k, inner, block, r, v, *((lane, s) if dot.intrinsic else (s, lane)))
+    if not dot.intrinsic:
         sch.vectorize(lane)
     for loop in (inner, block, r, v):
         sch.unroll(loop)
@@ -116,10 +141,11 @@ def integers(sch: Schedule, parallel: bool) -> Schedule | None:
     sch.vectorize(clear[-1])
     for loop in clear[-4:-1]:
         sch.unroll(loop)
-    if step != PLAIN:
-        from tvm_cascade.staging.kernels.cpu_dots import DOTS  # TVMScript takes half a second to read
+    if dot.intrinsic:
+        from tvm_cascade.staging.kernels.cpu_dots import register  # TVMScript takes half a second to read
 
-        sch.tensorize(lane, DOTS[step])
+        register()
+        sch.tensorize(lane, dot.intrinsic)
     return sch
 
 

@@ -11,10 +11,10 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.staging.kernels.cpu_compute import LANES
-from tvm_cascade.staging.kernels.cpu_integer import AVX2, PLAIN, VNNI
+from tvm_cascade.staging.kernels.cpu_integer import AVX2, NEON, PLAIN, VNNI, Dot
 
 _REGISTERS = (("avx512f", 32, 64), ("avx", 16, 32), ("neon", 32, 16))  # feature, vector registers, bytes of one
-_DOTS = (("avx512vnni", VNNI), ("avx2", AVX2))
+_DOTS = (("avx512vnni", VNNI), ("avx2", AVX2), ("dotprod", NEON))
 _FEWEST_REGISTERS = (16, 16)  # of SSE2, and for processors that are not known
 
 
@@ -75,8 +75,8 @@ def accumulators(target: str) -> int:
 
 
 @cache
-def integer_step(target: str) -> int:
-    """Return how many integers a product's step multiplies and sums up on a processor (`cpu_integer`)."""
+def integer_dot(target: str) -> Dot:
+    """Return how a processor multiplies integers and sums up the products."""
     has = tvm.get_global_func("target.target_has_feature", allow_missing=True)
     made = processor(target)
-    return next((step for name, step in _DOTS if has is not None and has(name, made)), PLAIN)
+    return next((dot for name, dot in _DOTS if has is not None and has(name, made)), PLAIN)

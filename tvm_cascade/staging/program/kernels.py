@@ -47,7 +47,7 @@ from tvm_cascade.staging.kernels.cpu_compute import (
     unpack,
     whole,
 )
-from tvm_cascade.staging.kernels.cpu_integer import PLAIN, integer_product, pack_integers
+from tvm_cascade.staging.kernels.cpu_integer import PLAIN, Dot, integer_product, pack_integers
 from tvm_cascade.staging.kernels.cpu_stored import pack_stored
 from tvm_cascade.staging.kernels.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.staging.kernels.cuda_compute import convolution_as_product, dense_as_product
@@ -72,16 +72,16 @@ def build_kernels(
     packed: Set[int] = frozenset(),
     winograd: int = 4,
     accumulators: int | None = None,
-    step: int = PLAIN,
+    dot: Dot = PLAIN,
 ) -> tuple[Kernel, ...]:
     """Build the kernels for `specs`, in order. `cpu` selects the TE of `cpu_float`.
 
     `slices` are read inside the merged tensor; `packed` tensors have the layout of `stage_layouts`; `winograd`: largest
-    tiles of `cpu_winograd`, 0 for none; `accumulators`: of the processor (`processors.accumulators`), None for any; `step`:
-    of products of integers (`processors.integer_step`).
+    tiles of `cpu_winograd`, 0 for none; `accumulators`: of the processor (`processors.accumulators`), None for any; `dot`: of
+    products of integers (`processors.integer_dot`).
     """
     bb = relax.BlockBuilder()
-    options = (cpu, slices, packed, winograd, accumulators, step)
+    options = (cpu, slices, packed, winograd, accumulators, dot)
     builders = [_Builder(net, spec, f"kernel_{k}", *options) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
     activations = [relax.Var(f"{b.name}_{k}", b.type_read(t)) for b in builders for k, t in enumerate(b.inputs)]
@@ -141,9 +141,9 @@ class _Builder:
         packed: Set[int],
         winograd: int,
         accumulators: int | None,
-        step: int,
+        dot: Dot,
     ) -> None:
-        self.winograd, self.accumulators, self.step = winograd, accumulators, step
+        self.winograd, self.accumulators, self.dot = winograd, accumulators, dot
         self.net, self.spec, self.name, self.cpu, self.slices, self.packed = net, spec, name, cpu, slices, packed
         self.inputs, self.outputs = reads(net.graph, spec), writes(net.graph, spec)
         self.constants: list[np.ndarray] = []
@@ -449,12 +449,16 @@ class _Builder:
         held = [self.net.constant(value) for value in (weights, sums, factors)]
         matrix, total, factor = (value for value in held if value is not None)
         *_, rows, depth = (int(d.value) for d in operands[0].ty.shape)
-        if depth % self.step:
+        if depth % self.dot.step:
             return None
         plain = matrix.transpose(1, 3, 0, 2).reshape(-1, matrix.shape[0] * matrix.shape[2])[:depth, : len(total)]
-        constants = (pack_integers(plain, self.step, rows), total, factor)
+        constants = (pack_integers(plain, self.dot, rows), total, factor)
         return bb.emit_te(
-            integer_product, *operands, *map(self._parameter, constants), primfunc_name_hint="packed_integers"
+            integer_product,
+            *operands,
+            *map(self._parameter, constants),
+            self.dot.reads,
+            primfunc_name_hint="packed_integers",
         )
 
     def _narrow_product(self, bb: Any, i: int) -> Any:

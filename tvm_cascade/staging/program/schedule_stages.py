@@ -31,7 +31,8 @@ from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.staging.kernels.processors import accumulators, integer_step
+from tvm_cascade.staging.kernels.cpu_integer import PLAIN
+from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.concat import write_in_place
 from tvm_cascade.staging.program.cpu import Use, parallel_lanes
@@ -133,8 +134,8 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     cpu = not lower.target.startswith("cuda")
     program = _program(net, units, schedule, cpu)
     check_groups(program)
-    processor = (accumulators(lower.target), integer_step(lower.target)) if cpu else ()
-    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd, *processor)
+    tiles, dot = (accumulators(lower.target), integer_dot(lower.target)) if cpu else (None, PLAIN)
+    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd, tiles, dot)
     tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
         from tvm_cascade.staging.program.cuda import emit_cuda  # CUDA's schedule rules are slow to import
