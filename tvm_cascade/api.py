@@ -191,6 +191,8 @@ def stages(
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
     shrink: bool = True,
+    state: Mapping[str, str] | None = None,
+    stateless: bool = False,
     progress: Progress = silent,
     **options: Unpack[StagesKeywords],
 ) -> SearchResult[Stages]:
@@ -205,6 +207,8 @@ def stages(
         As in `load`; of several networks for the first, and shapes of an input NETWORK/NAME for that network.
     shrink : bool
         Channels of quantized layers that are constant or that nobody reads are left out.
+    state, stateless : mapping, optional, and bool
+        As in `load`; an emitted folder keeps states between runs.
     target, device : str
         "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
     unit, variant : str
@@ -250,7 +254,9 @@ def stages(
     """
     models = [model] if isinstance(model, (str, Path, IRModule)) else list(model)
     first, *others = pipeline.shapes_by_network(models, input_shapes or {})
-    readings = [_reading(first, until, from_, shrink), *(_reading(shapes, (), (), shrink) for shapes in others)]
+    kept = LoadRequest.of({"state": state, "stateless": stateless})
+    own = replace(_reading(first, until, from_, shrink), state=kept.state, stateless=kept.stateless)
+    readings = [own, *(_reading(shapes, (), (), shrink) for shapes in others)]
     return SearchResult(*_stages(models, readings, StagesRequest.of_all(options), progress))
 
 

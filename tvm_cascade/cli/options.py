@@ -133,6 +133,11 @@ _STATE = option(
     "at first. Once for every state.", "--state", multiple=True, metavar="IN=OUT", default=(),
 )  # fmt: skip
 
+_STATELESS = option(
+    LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: their "
+    "states are kept from call to call, as its interpreter does, until `<name>_reset()`]",
+)  # fmt: skip
+
 _INPUT_VALUE = option(
     LoadRequest, "input_value", "An input that has one value in every call, such as a sample rate: it is folded into the "
     "network, with the branches that hang on it, and is no input any more. A number, or a .npy file. Once for every input.",
@@ -188,8 +193,7 @@ _PLANNING = (
     _FROM,
     _STATE,
     _INPUT_VALUE,
-    option(LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: "
-           "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
+    _STATELESS,
     option(LoadRequest, "like", "Give a .tflite file the rounding of this library: tflm rounds fully connected layers twice, as "
            "TensorFlow Lite Micro and CMSIS-NN do, where LiteRT rounds once. `run --check` then does so, too."),
     _SHRINK,
@@ -251,6 +255,11 @@ def refuse_idle_trials(metaschedule: Path | None) -> None:
     given = click.get_current_context().get_parameter_source("trials")
     if metaschedule is None and given is ParameterSource.COMMANDLINE:
         raise UsageError("--trials is of --metaschedule DIR: give that too")
+
+
+def keeping(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options for states."""
+    return _STATE(_STATELESS(command))
 
 
 def cutting(command: Callable[..., None]) -> Callable[..., None]:

@@ -19,6 +19,7 @@ from tvm_cascade.cli.options import (
     TIME_LIMIT,
     TRIALS,
     cutting,
+    keeping,
     option,
     parse_bytes,
     refuse_idle_trials,
@@ -197,6 +198,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
               help="Another network that runs at the same time (may be repeated): one schedule for all.")  # fmt: skip
 @TIME_LIMIT
 @INPUT_SHAPE
+@keeping
 @cutting
 @emitting
 @prints(Stages)

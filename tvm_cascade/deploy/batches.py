@@ -54,7 +54,12 @@ def load_batches(model: str | Path, reading: LoadRequest, request: StagesRequest
     """
     _require_fitting(request)
     one = pipeline.load(model, reading, unrolled=True)
-    specs = pipeline.interface_of(one.mod, stage_network(one.mod, request.target, request.precision).graph).inputs
+    io = pipeline.interface_of(one.mod, stage_network(one.mod, request.target, request.precision).graph)
+    if io.states:
+        raise UsageError(
+            "--batches pads a batch, and states are of one: emit a folder for each batch, with --input-shape"
+        )
+    specs = io.inputs
     names = {str(spec.file_name or spec.name): spec for spec in specs}
     rows = {name: tuple(spec.shape) for name, spec in names.items() if spec.shape and spec.shape[0] == 1}
     if not rows:

@@ -152,7 +152,7 @@ class Staged:
     net: StageGraph
     units: UnitGraph
     schedule: Schedule
-    io: IoSpec  # inputs and outputs under the names that users know, in the network's order
+    io: IoSpec  # inputs and outputs under the names that users know, in the network's order, states last
     name: str = "network"
     cost_model: str = ""  # that the schedule was found by
 
@@ -258,8 +258,9 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
         "ptx": made_for[-1] if len(made_for) > 1 else None,
         "device": emission.device,
         "threads": emission.threads,
-        "inputs": [_described(spec) for spec in io.inputs],
-        "outputs": [_described(spec) for spec in io.outputs],
+        "inputs": [_described(spec) for spec in io.own_inputs],
+        "outputs": [_described(spec) for spec in io.own_outputs],
+        "states": _states(io) or None,
         "tvm": tvm.__version__,
     }
 
@@ -283,6 +284,16 @@ def _calls(net: StageGraph, units: UnitGraph, schedule: Schedule) -> list[dict[s
             "kind": "+".join(dict.fromkeys(ops[i].kind for i in call)),
         }
         for call in processor_calls(net, units, schedule)
+    ]
+
+
+def _states(io: IoSpec) -> list[dict[str, object]]:
+    """Describe the tensors kept between runs: as inputs, with the bytes before the first run as hexadecimal digits (None:
+    zeros) and the output of the model's file that gives the tensor back.
+    """
+    return [
+        {**_described(spec), "initial": state.initial.hex() or None, "returned": state.returned or None}
+        for spec, state in zip(io.state_specs, io.states, strict=True)
     ]
 
 

@@ -4,6 +4,7 @@
 //     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N] [--repeat N]         (the first two repeatable)
 //
 // Run it in this folder. Without --output 20 runs are timed. Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
+// A network with states takes files of several runs, one behind the other: each run goes on from the one before.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -58,22 +59,31 @@ static ffi::Any Member(const ffi::Any& object, const char* key) {
   return object.cast<ffi::json::Object>()[ffi::String(key)];
 }
 
+static Spec One(const ffi::Any& described) {
+  const auto fields = described.cast<ffi::json::Object>();
+  Spec spec{"", {}, {}, 1, 0};
+  if (fields.count(ffi::String("name"))) spec.name = Member(described, "name").cast<ffi::String>();
+  if (fields.count(ffi::String("offset"))) spec.offset = static_cast<size_t>(Member(described, "offset").cast<int64_t>());
+  spec.type = ffi::StringToDLDataType(Member(described, "dtype").cast<ffi::String>());
+  for (const ffi::Any& extent : Member(described, "shape").cast<ffi::json::Array>()) {
+    spec.shape.push_back(extent.cast<int64_t>());
+    spec.bytes *= static_cast<size_t>(spec.shape.back());
+  }
+  spec.bytes *= (spec.type.bits * spec.type.lanes + 7) / 8;
+  return spec;
+}
+
 static std::vector<Spec> Specs(const ffi::Any& described, const char* key) {
   std::vector<Spec> specs;
-  for (const ffi::Any& one : Member(described, key).cast<ffi::json::Array>()) {
-    const auto fields = one.cast<ffi::json::Object>();
-    Spec spec{"", {}, {}, 1, 0};
-    if (fields.count(ffi::String("name"))) spec.name = Member(one, "name").cast<ffi::String>();
-    if (fields.count(ffi::String("offset"))) spec.offset = static_cast<size_t>(Member(one, "offset").cast<int64_t>());
-    spec.type = ffi::StringToDLDataType(Member(one, "dtype").cast<ffi::String>());
-    for (const ffi::Any& extent : Member(one, "shape").cast<ffi::json::Array>()) {
-      spec.shape.push_back(extent.cast<int64_t>());
-      spec.bytes *= static_cast<size_t>(spec.shape.back());
-    }
-    spec.bytes *= (spec.type.bits * spec.type.lanes + 7) / 8;
-    specs.push_back(spec);
-  }
+  for (const ffi::Any& one : Member(described, key).cast<ffi::json::Array>()) specs.push_back(One(one));
   return specs;
+}
+
+// Returns the bytes that a text of two hexadecimal digits each says.
+static std::string Bytes(const std::string& digits) {
+  std::string bytes;
+  for (size_t k = 0; k + 1 < digits.size(); k += 2) bytes.push_back(static_cast<char>(std::stoi(digits.substr(k, 2), nullptr, 16)));
+  return bytes;
 }
 
 // A file in memory: a page is read when it is used, and shared by all processes that use it.
@@ -153,7 +163,7 @@ static std::vector<ffi::Tensor> Weights(const ffi::Any& metadata, const Program&
 // What runs the network, for one thread at a time: a second thread needs a Session of its own.
 class Session {
  public:
-  Session(const ffi::Module& library, DLDevice device, std::vector<ffi::Tensor> weights)
+  Session(const ffi::Module& library, DLDevice device, std::vector<ffi::Tensor> weights, const ffi::Any& states)
       : device_(device), weights_(std::move(weights)), machine_(Find(library, "vm_load_executable")().cast<ffi::Module>()) {
     const int cpu = kDLCPU, pooled = 2;  // TVM's number of its allocator that keeps memory for the next run
     if (device.device_type == kDLCPU) {
@@ -162,6 +172,12 @@ class Session {
       Find(machine_, "vm_initialization")(static_cast<int>(device.device_type), device.device_id, pooled, cpu, 0, pooled);
     }
     main_ = Find(machine_, "main");
+    if (states == nullptr) return;
+    for (const ffi::Any& one : states.cast<ffi::json::Array>()) {
+      const Spec spec = One(one);
+      const ffi::Any initial = Member(one, "initial");
+      states_.push_back(Upload(spec, initial == nullptr ? std::string(spec.bytes, '\0') : Bytes(initial.cast<ffi::String>())));
+    }
   }
 
   ffi::Tensor Upload(const Spec& spec, std::string data) const {
@@ -171,14 +187,19 @@ class Session {
     return tensor;
   }
 
-  std::vector<ffi::Tensor> Run(const std::vector<ffi::Tensor>& inputs) const {
+  // Returns the outputs; keeps the states for the next run.
+  std::vector<ffi::Tensor> Run(const std::vector<ffi::Tensor>& inputs) {
     std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
+    arguments.insert(arguments.end(), states_.begin(), states_.end());
     arguments.insert(arguments.end(), weights_.begin(), weights_.end());
     ffi::Any result;
     main_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
     if (auto single = result.as<ffi::Tensor>()) return {*single};
     std::vector<ffi::Tensor> several;
     for (const ffi::Any& one : result.cast<ffi::Array<ffi::Any>>()) several.push_back(one.cast<ffi::Tensor>());
+    const auto kept = several.end() - static_cast<std::ptrdiff_t>(states_.size());
+    states_.assign(kept, several.end());
+    several.erase(kept, several.end());
     return several;
   }
 
@@ -196,7 +217,7 @@ class Session {
   }
 
   DLDevice device_;
-  std::vector<ffi::Tensor> weights_;
+  std::vector<ffi::Tensor> weights_, states_;
   ffi::Module machine_;
   ffi::Function main_;
 };
@@ -210,7 +231,7 @@ static DLDevice Device(const ffi::Any& metadata) {
 }
 
 // Prints the median of the times of runs, and the quartiles. Downloads a result each time: a GPU then has ended.
-static void Time(const Session& session, const std::vector<ffi::Tensor>& given, size_t bytes, int repeat) {
+static void Time(Session& session, const std::vector<ffi::Tensor>& given, size_t bytes, int repeat) {
   std::vector<double> times;
   for (int k = -3; k < repeat; ++k) {
     const auto begin = std::chrono::steady_clock::now();
@@ -290,36 +311,45 @@ static void Run(const Files& inputs, const Files& outputs, int repeat) {
     spec.bytes = spec.bytes / static_cast<size_t>(largest) * static_cast<size_t>(program.batch);
     spec.shape[0] = program.batch;
   }
-  Session session(ffi::Module::LoadFromFile("./" + program.library), device, Weights(metadata, program));
-  std::vector<ffi::Tensor> given;
+  const ffi::Any states = Member(metadata, "states");
+  Session session(ffi::Module::LoadFromFile("./" + program.library), device, Weights(metadata, program), states);
+  std::vector<std::string> data;
+  size_t runs = 0;  // that the files hold; one, but of a network with states
   for (const Spec& spec : takes) {
     const auto found = inputs.find(spec.name);
-    if (found == inputs.end()) {
-      if (!inputs.empty()) throw std::runtime_error("give --input " + spec.name + "=FILE.bin too, or none: all are random then");
-      given.push_back(session.Upload(spec, Draw(spec)));
-      continue;
+    if (found == inputs.end() && !inputs.empty()) {
+      throw std::runtime_error("give --input " + spec.name + "=FILE.bin too, or none: all are random then");
     }
-    std::string data = Read(found->second);
-    if (largest > 0 && HasRows(metadata, spec.name)) data.resize(spec.bytes, '\0');  // rows of zeros behind the given ones
-    if (data.size() != spec.bytes) {
-      throw std::runtime_error(found->second + " has " + std::to_string(data.size()) + " bytes, " + spec.name + " takes " +
-                               std::to_string(spec.bytes));
+    data.push_back(found == inputs.end() ? Draw(spec) : Read(found->second));
+    if (largest > 0 && HasRows(metadata, spec.name)) data.back().resize(spec.bytes, '\0');  // zeros behind the given rows
+    const size_t given = data.back().size() % spec.bytes == 0 ? data.back().size() / spec.bytes : 0;
+    if (given == 0 || (given != 1 && states == nullptr) || (runs != 0 && given != runs)) {
+      throw std::runtime_error(found->second + " has " + std::to_string(data.back().size()) + " bytes, " + spec.name + " takes " +
+                               std::to_string(spec.bytes) + (states == nullptr ? "" : " a run, as many runs for each input"));
     }
-    given.push_back(session.Upload(spec, std::move(data)));
+    runs = given;
   }
   if (!inputs.empty() && inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
-  const auto results = session.Run(given);
   for (Spec& spec : gives) {
     if (largest > 0) spec.bytes = spec.bytes / static_cast<size_t>(largest) * static_cast<size_t>(program.batch);
+  }
+  std::vector<std::string> made(gives.size());
+  std::vector<ffi::Tensor> given;
+  for (size_t run = 0; run < std::max<size_t>(runs, 1); ++run) {
+    given.clear();
+    for (size_t k = 0; k < takes.size(); ++k) {
+      given.push_back(session.Upload(takes[k], data[k].substr(run * takes[k].bytes, takes[k].bytes)));
+    }
+    const auto results = session.Run(given);
+    for (size_t k = 0; k < gives.size(); ++k) made[k] += Session::Download(results.at(k), gives[k].bytes);
   }
   if (repeat > 0) Time(session, given, gives.at(0).bytes, repeat);
   for (size_t k = 0; k < gives.size(); ++k) {
     const auto wanted = outputs.find(gives[k].name);
     if (wanted == outputs.end()) continue;
+    if (largest > 0) made[k].resize(made[k].size() / static_cast<size_t>(program.batch) * static_cast<size_t>(rows));
     std::ofstream file(wanted->second, std::ios::binary);
-    std::string data = Session::Download(results.at(k), gives[k].bytes);
-    if (largest > 0) data.resize(data.size() / static_cast<size_t>(program.batch) * static_cast<size_t>(rows));
-    file << data;
+    file << made[k];
     if (!file.flush()) throw std::runtime_error("cannot write " + wanted->second);
   }
 }

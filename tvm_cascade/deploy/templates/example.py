@@ -8,6 +8,8 @@ Of TVM only the runtime is loaded: its compiler is never imported.
     network = example.load(threads=2)
     results = network.run({"name of an input": array})     # {"name of an output": array}
 
+A network with states goes on from the run before; `network.sequence()` has states of its own.
+
 The names, shapes and types of inputs and outputs are in metadata.json.
 """
 
@@ -54,13 +56,17 @@ class Network:
         self._free = [[] for _ in self._programs]  # sessions that nobody runs, of each program
         self._lock = threading.Lock()
         self._free[-1].append(self._session(-1))
+        self._own = Sequence(self) if self.metadata.get("states") else None
 
     def run(self, arrays):
         """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's.
 
         A network for several batches takes any number of rows up to its largest batch. The program for the smallest batch
-        that holds them runs, with rows of zeros behind them; no row depends on another one.
+        that holds them runs, with rows of zeros behind them; no row depends on another one. A network with states goes on
+        from the run before.
         """
+        if self._own is not None:
+            return self._own.run(arrays)
         rows, program, specs = self._chosen(arrays)
         given = _checked(arrays, specs)
         if rows is None:
@@ -69,6 +75,10 @@ class Network:
         padded = self.metadata["rows"]
         given = [_padded(a, batch) if name in padded else a for name, a in zip(names, given, strict=True)]
         return {name: array[:rows] for name, array in self._run(program, given).items()}
+
+    def sequence(self):
+        """Return a sequence of runs with states of its own. Sequences may run in several threads at once."""
+        return Sequence(self)
 
     def _chosen(self, arrays):
         """Return the rows given, the number of the program that runs them, and the inputs' descriptions for them."""
@@ -86,11 +96,14 @@ class Network:
         return counts[0], program, sized
 
     def _run(self, program, given):
+        return self._step(program, given, ())[0]
+
+    def _step(self, program, given, states):
         with self.session(program) as session:
             if getattr(_pool, "threads", None) != self._threads:  # TVM has a pool for each thread that calls it
                 self._configure(1, self._threads)
                 _pool.threads = self._threads
-            return session.run(given)
+            return session.step(given, states)
 
     @contextlib.contextmanager
     def session(self, program=-1):
@@ -110,6 +123,24 @@ class Network:
         return Session(self._libraries[program], self._device, self.metadata, weights)
 
 
+class Sequence:
+    """Runs of a network with states, each of which goes on from the one before; for a single thread at a time."""
+
+    def __init__(self, network):
+        self._network = network
+        self.reset()
+
+    def reset(self):
+        """Begin anew from the states before the first run."""
+        self._states = [_uploaded(_first(spec), self._network._device) for spec in self._network.metadata["states"]]
+
+    def run(self, arrays):
+        """Run on inputs by name, and return outputs by name."""
+        given = _checked(arrays, self._network.metadata["inputs"])
+        results, self._states = self._network._step(-1, given, self._states)
+        return results
+
+
 class Session:
     """One virtual machine with an arena (on a GPU: streams and graph, too), for a single thread at a time."""
 
@@ -121,11 +152,12 @@ class Session:
         self._machine["vm_initialization"](*(number for three in numbers for number in three))
         self._main = self._machine["main"]
 
-    def run(self, arrays):
-        """Run on input arrays in the network's order, and return outputs by name."""
-        results = self._main(*(_uploaded(array, self._device) for array in arrays), *self._weights)
+    def step(self, arrays, states):
+        """Run on input arrays in the network's order and on states; return outputs by name, and the next states."""
+        results = self._main(*(_uploaded(array, self._device) for array in arrays), *states, *self._weights)
         results = [results] if hasattr(results, "shape") else list(results)
-        return {spec["name"]: _downloaded(result) for spec, result in zip(self._outputs, results, strict=True)}
+        own = zip(self._outputs, results[: len(results) - len(states)], strict=True)
+        return {spec["name"]: _downloaded(result) for spec, result in own}, results[len(results) - len(states) :]
 
 
 _CPU, _POOLED = 1, 2  # DLPack's number of processors; TVM's of its allocator that keeps memory for the next run
@@ -214,6 +246,13 @@ def _register_cudnn():
         raise RuntimeError(text) from None
     finally:
         sys.path.remove(str(HERE))
+
+
+def _first(spec):
+    """Return a state before the first run."""
+    if spec["initial"] is None:
+        return np.zeros(spec["shape"], spec["dtype"])
+    return np.frombuffer(bytes.fromhex(spec["initial"]), spec["dtype"]).reshape(spec["shape"])
 
 
 def _checked(arrays, specs):
