@@ -7,8 +7,8 @@ by `passes.join_networks`, may run as the groups of a single stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from tvm_cascade.cost import records
@@ -136,6 +136,7 @@ class NetworkSchedule:
     units: UnitGraph
     sizes: tuple[int, ...]  # number of units of each block
     beside: Beside | None = None  # of several networks
+    candidates: Mapping[str, Schedule] = field(default_factory=dict)  # those priced, by JOINT, APART, AFTER
 
 
 def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> NetworkSchedule:  # noqa: B008
@@ -162,24 +163,24 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
     everything = range(len(units.units))
     whole_network = BlockCost(units, units.features, everything, blocks.prices, blocks.mergeable)
-    least = totals[0]
-    beside = None
+    least, beside, candidates = totals[0], None, dict[str, Schedule]()
     networks = _networks(units.predecessors)
     if len(networks) > 1 and options.variant not in ("sequential", "greedy"):
         groups = _apart(units.predecessors, options)
         together = whole_network.concurrent(groups) if groups else None
         after, in_turn = _in_turn(units, networks, blocks)
-        candidates = [(after, AFTER, in_turn)]
+        candidates = {AFTER: Schedule(tuple(in_turn), after)}
         if together is not None:
-            candidates.append((together, APART, [_operators(units, everything, Stage(CONCURRENT, groups))]))
-        candidates.append((least, JOINT, stages))
-        least, chosen, stages = min(candidates, key=lambda candidate: candidate[0])
+            candidates[APART] = Schedule((_operators(units, everything, Stage(CONCURRENT, groups)),), together)
+        candidates[JOINT] = Schedule(tuple(stages), least)
+        chosen = min(candidates, key=lambda name: candidates[name].cost_ms)
+        least, stages = candidates[chosen].cost_ms, list(candidates[chosen].stages)
         beside = Beside(chosen, totals[0], together, after)
     transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
     proven = whole and all(first.optimal for first, _, _ in solved.values())
     bound = least if proven else min(least, least_latency(units.predecessors, whole_network.bounds()))
     best = Schedule(tuple(stages), least, transitions, priced, proven, perf_counter() - start, bound)
-    return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges), beside)
+    return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges), beside, candidates)
 
 
 def _in_turn(units: UnitGraph, networks: Sequence[tuple[int, ...]], blocks: _Blocks) -> tuple[float, list[Stage]]:
