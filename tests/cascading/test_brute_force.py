@@ -14,6 +14,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.graph import Graph, Tile
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint
+from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
@@ -22,6 +23,10 @@ EVERY = (BY_ROWS, *(Interleaving(Tile(columns=n)) for n in (16, 8, 4, 2, 1)))
 
 def tiny_graph(seed: int) -> Graph:
     return random_graph(seed, operators=2 + seed % 3, largest=6)
+
+
+def tiny_signal(seed: int) -> Graph:
+    return random_graph(seed, operators=2 + seed % 2, largest=9, signal=True)
 
 
 TINY = [seed for seed in range(30) if len(tiny_graph(seed).ops) <= 4] + [36, 51]
@@ -70,7 +75,8 @@ def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tupl
 
 
 def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, Layout]]:
-    """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator)."""
+    """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator, and of
+    one operator those on a signal)."""
     n = len(graph.ops)
     tables = AccessTables(graph, (), options.accumulators)
     for order in permutations(range(n)):
@@ -80,12 +86,15 @@ def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, 
         for count in range(n):
             for inner in combinations(range(1, n), count):
                 cuts = (0, *inner, n)
-                several = (
-                    options.pixels and len(costs.members(i, j)) > 1 and costs.one_sink(i, j) for i, j in pairwise(cuts)
-                )
-                forms = [EVERY if fine else (BY_ROWS,) for fine in several]
+                forms = [EVERY if options.pixels and by_pixels(costs, i, j) else (BY_ROWS,) for i, j in pairwise(cuts)]
                 for hows in product(*forms):
                     yield costs, Layout(cuts, hows)
+
+
+def by_pixels(costs: SegmentCosts, i: int, j: int) -> bool:
+    members, graph = costs.members(i, j), costs.tables.graph
+    alone = [graph.tensors[t] for o in members[:1] for t in graph.ops[o].outputs]
+    return costs.one_sink(i, j) if len(members) > 1 else all(t.rows == 1 < t.columns for t in alone)
 
 
 def brute_force(graph: Graph, options: PlanOptions, known: int) -> int:
@@ -121,11 +130,21 @@ def problem_of(
     return tuple((b.size, b.lower, b.upper) for b in buffers), tuple((f.reader, f.writer, f.distance) for f in follows)
 
 
+def test_an_operator_on_a_signal_trails_its_input_pixel_by_pixel() -> None:
+    b = Builder()
+    graph = b.finish(b.conv(b.input(1, 96, 4), 16))
+    plan = cascade(graph, rows_alone(pixels=True))
+    validate(plan)
+    assert plan.peak == 96 * 16 + 4  # in one step of the whole row: 96 * (16 + 4)
+
+
+SIGNALS = [seed for seed in range(24) if len(tiny_signal(seed).ops) <= 4]
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("pixels", [False, True])
-@pytest.mark.parametrize("seed", TINY)
-def test_the_smallest_of_all_arenas(seed: int, pixels: bool, overlap: bool) -> None:
-    graph = tiny_graph(seed)
+@pytest.mark.parametrize("graph", [*map(tiny_graph, TINY), *map(tiny_signal, SIGNALS)])
+def test_the_smallest_of_all_arenas(graph: Graph, pixels: bool, overlap: bool) -> None:
     options = rows_alone(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
     plan = cascade(graph, options)
     validate(plan, alignment=1)

@@ -73,10 +73,11 @@ class Search:
         """Yield interleavings without stripes to try for [i, j), coarse first.
 
         Only the coarsest if the segment has several sinks or is long. Pixel tiles with too much scratch are left out;
-        whole rows are always possible. Interleavings that need more than `cap` bytes may be missing.
+        whole rows are always possible. Interleavings that need more than `cap` bytes may be missing. A single operator
+        runs by whole rows, and along a signal by the fewest pixels, for an output that follows a dying input closely.
         """
         count, tried = len(self.costs.members(i, j)), 0
-        for interleaving in self._interleavings if count > 1 else ():
+        for interleaving in self._interleavings if count > 1 else self._of_one(i, j):
             if tried and (count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j)):
                 return
             if tried and self.lower_bounds.plain(interleaving.tile)[i, j] > cap:
@@ -86,6 +87,11 @@ class Search:
                 tried += 1
         if not tried:
             yield BY_ROWS
+
+    def _of_one(self, i: int, j: int) -> tuple[Interleaving, ...]:
+        """Return the interleavings of one operator: whole rows, and the fewest pixels if the output then trails."""
+        finest = self._interleavings[-1:] if self.costs.trails_by_pixels(i, j) else ()
+        return (BY_ROWS, *finest) if BY_ROWS in self._interleavings else finest
 
     def without_ring_constraints(self) -> Search:
         """Make a search over the same order in which rings do not follow dying inputs through the same memory."""

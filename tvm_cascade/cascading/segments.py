@@ -353,6 +353,17 @@ class SegmentCosts:
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     @cached_method
+    def trails_by_pixels(self, i: int, j: int) -> bool:
+        """Test whether [i, j) is one operator on a signal whose output may follow a dying input pixel by pixel: in one
+        step of the whole row it cannot.
+        """
+        members, tables = self.members(i, j), self.tables
+        if len(members) != 1 or members[0] < 0 or not self.settings.overlap or not self._dying(i, j):
+            return False
+        made = (tables.graph.tensors[t] for t in tables.graph.ops[members[0]].outputs)
+        return self.in_place(i, j) is None and all(t.rows == 1 and t.columns > 1 for t in made)
+
+    @cached_method
     def pairs(self, i: int, j: int, interleaving: Interleaving) -> tuple[Pair, ...]:
         """Return the offset constraints between outputs and rings of [i, j) and the dying inputs."""
         op = self.in_place(i, j)

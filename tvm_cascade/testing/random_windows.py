@@ -8,11 +8,11 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
 
 
-def random_graph(seed: int, *, operators: int = 8, largest: int = 14) -> Graph:
-    """A graph of about `operators` operators on maps of at most `largest` rows; always ends in something."""
+def random_graph(seed: int, *, operators: int = 8, largest: int = 14, signal: bool = False) -> Graph:
+    """A graph of about `operators` operators on maps of at most `largest` rows, or of one row; always ends in something."""
     rng = Random(seed)
     b = Builder()
-    maps = [b.input(rng.randint(3, largest), rng.randint(2, largest), rng.randint(1, 4))]
+    maps = [b.input(1 if signal else rng.randint(3, largest), rng.randint(2, largest), rng.randint(1, 4))]
     if rng.random() < 0.2:
         maps.append(b.input(*b.tensors[maps[0]].shape[1:]))
     while len(b.ops) < operators:
