@@ -22,6 +22,7 @@ class TransposeBackInPlace(TransposeInPlace):
         passes = InPlacePasses(planes, row_moves(planes.height, planes.count), core)
         passes.turn_rows(to_pixels=False)
         passes.move_rows()
+        passes.open_up()
         return passes.kernel()
 
 

@@ -3,7 +3,8 @@
 Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The
 cycles of this permutation of C * H rows are known at compile time; a table in flash lists their rows, each cycle behind
 a spare row. Then the C rows of each image row lie together, and are interleaved through scratch; of few planes, the
-last row moves within the image, always to where everything is read already.
+last row moves within the image, always to where everything is read already. If nothing divides a signal's length, the
+last samples move behind the planes first, as pixels, and the planes close up.
 `schedules.forms.transpose_back_in_place` is the inverse.
 """
 
@@ -32,12 +33,13 @@ TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axe
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """The tensor to transpose, in NCHW shape: `count` planes with `height` rows of `width` elements."""
+    """The tensor to transpose, in NCHW shape: `count` planes with `height` rows of `width` elements, then `tail` more."""
 
     count: int
     height: int
     width: int
     dtype: str
+    tail: int = 0
 
     @property
     def through_scratch(self) -> int:
@@ -45,8 +47,13 @@ class Planes:
         return self.count - 1 if self.count <= _UNROLL else self.count
 
     @property
+    def whole(self) -> int:
+        """Return the elements of a plane in whole rows."""
+        return self.height * self.width
+
+    @property
     def scratch_bytes(self) -> int:
-        return self.through_scratch * self.width * ITEM_BYTES[self.dtype]
+        return max(self.through_scratch * self.width, self.count * self.tail) * ITEM_BYTES[self.dtype]
 
 
 class TransposeInPlace(KernelForm):
@@ -66,6 +73,7 @@ class TransposeInPlace(KernelForm):
 
     def kernel(self, planes: Planes, core: KernelTarget | None) -> RowKernel:
         passes = InPlacePasses(planes, row_moves(planes.count, planes.height), core)
+        passes.close_up()
         passes.move_rows()
         passes.turn_rows(to_pixels=True)
         return passes.kernel()
@@ -91,10 +99,10 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
     indices = zip(made.indices[1:], shape_of(outputs[0])[1:], strict=True)
     if not turned or not all(isinstance(i, tirx.Var) or extent == 1 for i, extent in indices):
         return None
-    count, height, width = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3])
+    (count, height, width), tail = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3]), 0
     if height == 1 or width == 1:
-        height, width = _folded(height * width, ITEM_BYTES[dtype_of(outputs[0])])
-    return None if min(count, height, width) == 1 else Planes(count, height, width, dtype_of(outputs[0]))
+        height, width, tail = _folded(height * width, ITEM_BYTES[dtype_of(outputs[0])])
+    return None if min(count, height, width) == 1 else Planes(count, height, width, dtype_of(outputs[0]), tail)
 
 
 def _unit_bytes(planes: Planes, core: KernelTarget | None) -> int:
@@ -108,17 +116,22 @@ def _unit_bytes(planes: Planes, core: KernelTarget | None) -> int:
     return unit if planes.width * item % unit == 0 else item
 
 
-def _folded(length: int, item: int) -> tuple[int, int]:
-    """Return number and width of the rows into which a plane of a single row or column, as of a signal, is divided.
+def _folded(length: int, item: int) -> tuple[int, int, int]:
+    """Return number and width of the rows into which a plane of a single row or column, as of a signal, is divided,
+    and the elements left: none if anything divides the length, else one.
 
-    Return (1, length) if nothing divides the length. Scratch is the share of the tensor that a row has of the plane: of
-    bytes a sixteenth at most, in rows of whole words; a quarter where these would be many more than sixteen, and of
+    Return (1, length, 0) for a plane of a few elements. Scratch is the share of the tensor that a row has of the plane:
+    of bytes a sixteenth at most, in rows of whole words; a quarter where these would be many more than sixteen, and of
     wider elements, which are moved singly in short rows.
     """
-    divisors = [n for n in range(2, length // 4 + 1) if length % n == 0]
-    words = [n for n in divisors if n % 4 == 0 and length // 32 <= n <= length // 16 and item == 1]
-    row = max(words or divisors, default=length)
-    return length // row, row
+    for tail in (0, 1):
+        whole = length - tail
+        divisors = [n for n in range(2, whole // 4 + 1) if whole % n == 0]
+        words = [n for n in divisors if n % 4 == 0 and whole // 32 <= n <= whole // 16 and item == 1]
+        if divisors:
+            row = max(words or divisors)
+            return whole // row, row, tail
+    return 1, length, 0
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:
@@ -170,6 +183,45 @@ class InPlacePasses:
                     put(k, to, at, vector(source, origin, lanes), lanes)
                 else:
                     k.evaluate(call(f"copy{self.unit}", tirx.address_of(to[at]), tirx.address_of(source[origin])))
+
+    def close_up(self) -> None:
+        """Move the planes' last elements behind all whole rows, as pixels, and close the gaps."""
+        k, p = self.k, self.planes
+        length, count = p.whole + p.tail, p.count
+        if not p.tail:
+            return
+        with k.loop(count, "c") as c, k.loop(p.tail, "i") as i:
+            k.store(self.spare, c * p.tail + i, self.image[c * length + p.whole + i])
+        with k.loop(count - 1, "c") as c:
+            self._shift(c * p.whole + p.whole, c * length + length, descending=False)
+        with k.loop(p.tail, "i") as i, k.loop(count, "c") as c:
+            k.store(self.image, count * p.whole + i * count + c, self.spare[c * p.tail + i])
+
+    def open_up(self) -> None:
+        """Undo `close_up`."""
+        k, p = self.k, self.planes
+        length, count = p.whole + p.tail, p.count
+        if not p.tail:
+            return
+        with k.loop(count * p.tail, "i") as i:
+            k.store(self.spare, i, self.image[count * p.whole + i])
+        with k.loop(count - 1, "c") as c:
+            plane = k.let(i32(count - 1) - c, "plane")
+            self._shift(plane * length, plane * p.whole, descending=True)
+        with k.loop(count, "c") as c, k.loop(p.tail, "i") as i:
+            k.store(self.image, c * length + p.whole + i, self.spare[i * count + c])
+
+    def _shift(self, to: Value, begin: Value, descending: bool) -> None:
+        """Move a plane's whole rows within the image, to a place that overlaps; the last elements first if
+        `descending`.
+        """
+        k, p = self.k, self.planes
+        step = best_step(p.whole, _UNROLL)
+        with k.loop(p.whole // step, "i") as i:
+            first = (p.whole // step - 1 - i if descending else i) * step
+            values = [k.let(self.image[begin + first + u], "value", p.dtype) for u in range(step)]
+            for u, value in enumerate(values):
+                k.store(self.image, to + first + u, value)
 
     def move_rows(self) -> None:
         """Permute whole rows by the table of rows (`row_moves`)."""

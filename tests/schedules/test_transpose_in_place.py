@@ -152,3 +152,44 @@ def test_firmware_turns_images_in_place(target: str, backend: str, emulator: Non
     made = api.compile(image_to_image(), target=target, emit=backend, output=tmp_path / "p")
     assert sum(len(s.in_place) for s in made.plan.segments) == 2
     assert api.run(tmp_path / "p", board=made.board).equals_host
+
+
+def there_and_back(planes: int, samples: int, dtype: Any) -> tvm.IRModule:
+    """A signal that comes and goes channels first."""
+    net = Net(dtype, seed=9)
+    x = net.input((1, planes, 1, samples), "x")
+    last = (1, 1, samples, planes)
+    signal = Value(net._emit(relax.op.permute_dims(x.expr, [0, 2, 3, 1])), last, x.scale, x.zero_point)
+    y = net.conv(signal, planes, (1, 3), activation="relu")
+    return net.finish(Value(net._emit(relax.op.permute_dims(y.expr, [0, 3, 1, 2])), x.shape, y.scale, y.zero_point))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize(("planes", "samples"), [(2, 11), (3, 97), (4, 101), (7, 97), (16, 23), (12, 131)])
+def test_signals_of_any_length_turn_in_place(planes: int, samples: int, dtype: Any) -> None:
+    """Nothing divides these lengths."""
+    mod = there_and_back(planes, samples, dtype)
+    prepared = pipeline.prepare(mod, KernelTarget())
+    turns = [op.index for op in prepared.graph.ops if op.kind == "transpose"]
+    plan = plan_graph(prepared.graph, rows_alone(layerwise=True, **CAN))
+    assert len(turns) == 2 and {o for s in plan.segments for o in s.in_place} >= set(turns)
+    validate(plan)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (1, planes, 1, samples)).astype(dtype)
+    run = run_plan(prepared, plan, [x])
+    want = virtual_machine(LowerQuantized()(mod))["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(
+        run.outputs[0], want, rtol=1e-4 if dtype == "float32" else 0, atol=1e-3 if dtype == "float32" else 0
+    )
+    assert run.arena_high_water <= plan.peak
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("target", "backend"), [("cortex-m4", "c"), ("cortex-m55", "obj")])
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_firmware_turns_signals_of_any_length(
+    target: str, backend: str, dtype: str, emulator: None, tmp_path: Path
+) -> None:
+    made = api.compile(there_and_back(7, 97, dtype), target=target, emit=backend, output=tmp_path / "p")
+    assert sum(len(s.in_place) for s in made.plan.segments) >= 2
+    assert api.run(tmp_path / "p", board=made.board).equals_host
