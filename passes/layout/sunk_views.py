@@ -1,4 +1,5 @@
-"""Move views of maps behind the elementwise operators that read them, so that these run along the map's rows or pixels.
+"""Move views of maps behind the elementwise operators and concats that read them, so that these run along the map's rows
+or pixels.
 
     before: a = reshape(map, [1, t, c])      after: b = tanh(map)
             b = tanh(a)                             c = reshape(b, [1, t, c])
@@ -21,7 +22,7 @@ _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
 def with_sunk_views(mod: Any) -> Any:
-    """Return `mod` with views of maps behind elementwise operators in `main`; `mod` itself if no such operator reads a
+    """Return `mod` with views of maps behind elementwise operators and concats in `main`; `mod` itself if none reads a
     view.
     """
     if not any(name_of(b.value) in _VIEWS and _is_map(b.value.args[0], b.value) for b in bindings_of(mod["main"])):
@@ -35,6 +36,11 @@ def _is_map(source: Value, view: Value) -> bool:
     """Test whether a view gives several rows or pixels of a rank-4 tensor in a lower rank."""
     shape = shape_of(source)
     return len(shape) == 4 > len(shape_of(view)) and sum(d > 1 for d in shape) > 1
+
+
+def _places(view: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> set[int]:
+    """Return the axes of a map of this shape that an axis of the view may be: as long, with as much in front."""
+    return {a for a, d in enumerate(shape) if d == view[axis] and prod(shape[:a]) == prod(view[:axis])}
 
 
 class _Sinking(Rewriting):
@@ -80,18 +86,33 @@ class _Sinking(Rewriting):
                 self.reals.add(var)
             return None
         name = name_of(value)
-        if name not in UNARY and name not in BINARY:
+        if name == "concat":
+            made, read = self._concat(value), list(getattr(value.args[0], "fields", ()))
+        elif name in UNARY or name in BINARY:
+            operands, read = self._operands(value), list(value.args)
+            made = None if operands is None else self.bb.emit(self._on_map(value, operands))
+        else:
             return None
-        operands = self._operands(value)
-        if operands is None:
+        if made is None:
             return None
-        made = self.bb.emit(self._on_map(value, operands))
         self.maps[var] = made
-        if any(a in self.reals for a in value.args) and name != "quantize":
+        if any(a in self.reals for a in read) and name != "quantize":
             self.reals.add(var)  # readers that are not elementwise find the operator where it was
             return None
         self.moved += 1
         return self.bb.emit(relax.op.reshape(made, list(shape_of(var))))
+
+    def _concat(self, call: Value) -> Value | None:
+        """Emit a concat of maps; None if a part is no map, or if no axis of the maps is the views' axis."""
+        parts = list(getattr(call.args[0], "fields", ()))
+        if not parts or any(not isinstance(p, relax.Var) or p not in self.maps for p in parts):
+            return None
+        axis, maps = int(call.attrs.axis) % len(shape_of(call)), [self.maps[p] for p in parts]
+        common = set.intersection(*(_places(shape_of(p), axis, shape_of(m)) for p, m in zip(parts, maps, strict=True)))
+        place = common.pop() if len(common) == 1 else None
+        if place is None or len({shape_of(m)[:place] + shape_of(m)[place + 1 :] for m in maps}) > 1:
+            return None
+        return self.bb.emit(relax.op.concat(maps, axis=place))
 
     def _operands(self, call: Value) -> list[Value] | None:
         """Return an operator's operands as maps; None if none is a map, or if they do not fit together."""

@@ -97,6 +97,49 @@ def test_stored_anew_behind_a_flatten() -> None:
     assert same(lowered(mod), lowered(sunk), "int8")
 
 
+@pytest.mark.parametrize(("axis", "place"), [(2, 3), (1, 2), (-1, 3)])
+def test_concats_run_on_the_map(axis: int, place: int) -> None:
+    def build(bb: Any, x: Any, _y: Any) -> Any:
+        parts = [viewed(bb, x), bb.emit(relax.op.tanh(viewed(bb, x)))]
+        return bb.emit(relax.op.nn.relu(bb.emit(relax.op.concat(parts, axis=axis))))
+
+    mod = network(build)
+    sunk = with_sunk_views(mod)
+    joined = tuple(d * (1 + (k == place)) for k, d in enumerate(MAP))
+    assert set(shapes(sunk, "concat", "nn.relu")) == {joined} and same(mod, sunk)
+
+
+def test_concats_of_stored_integers_run_on_the_map() -> None:
+    def numbers(scale: float, zero: int) -> tuple[Any, Any]:
+        return relax.const(np.float32(scale)), relax.const(np.int8(zero))
+
+    def build(bb: Any, x: Any, _y: Any) -> Any:
+        parts = [bb.emit(relax.op.dequantize(viewed(bb, x), *numbers(s, 3), axis=0)) for s in (0.1, 0.07)]
+        joined = bb.emit(relax.op.concat(parts, axis=2))
+        return bb.emit(relax.op.quantize(joined, *numbers(0.12, 5), axis=0, out_dtype="int8"))
+
+    mod = network(build, "int8")
+    sunk = in_kernel_layout(mod)
+    assert shapes(sunk, "quantize") == [(1, 1, 20, 8)]
+    assert same(lowered(mod), lowered(sunk), "int8")
+
+
+def with_a_signal(bb: Any, x: Any, y: Any) -> Any:
+    return bb.emit(relax.op.concat([viewed(bb, x), y], axis=2))
+
+
+def in_a_row_and_a_column(bb: Any, x: Any, _y: Any) -> Any:
+    column = bb.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
+    return bb.emit(relax.op.concat([viewed(bb, x), viewed(bb, bb.emit(relax.op.tanh(column)))], axis=2))
+
+
+@pytest.mark.parametrize("build", [with_a_signal, in_a_row_and_a_column])
+def test_parts_that_do_not_fit_stay(build: Any) -> None:
+    mod = network(build)
+    sunk = with_sunk_views(mod)
+    assert shapes(sunk, "concat") == [(1, 20, 8)] and same(mod, sunk)
+
+
 def as_rows(bb: Any, x: Any, y: Any) -> Any:
     return bb.emit(relax.op.multiply(viewed(bb, x, (20, 4)), viewed(bb, y, (20, 4))))
 
