@@ -136,7 +136,8 @@ class _Sinking(Rewriting):
             return new if len(shape_of(value)) <= 1 else self._reshaped(new, (1,) * 4)
         if shape_of(value) == shape_of(call):
             return self._reshaped(new, shape)
-        return new if len(shape_of(value)) == 1 and shape_of(value)[0] == shape[-1] == shape_of(call)[-1] else None
+        channels = prod(shape_of(value)) == shape_of(value)[-1] == shape[-1] == shape_of(call)[-1]
+        return new if channels and len(shape_of(value)) <= len(shape) else None  # broadcast over rows and pixels
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
         data = constant_of(self._definition(value))

@@ -56,6 +56,12 @@ def flat(bb: Any, x: Any, _y: Any) -> Any:
     return bb.emit(relax.op.nn.relu(viewed(bb, viewed(bb, x), (1, 80))))
 
 
+def squeezed(bb: Any, x: Any, y: Any) -> Any:
+    """Gates by channel, as of squeeze and excite over time."""
+    gates = bb.emit(relax.op.sigmoid(bb.emit(relax.op.mean(y, axis=[1]))))
+    return bb.emit(relax.op.add(bb.emit(relax.op.multiply(viewed(bb, x), gates)), viewed(bb, x)))
+
+
 @pytest.mark.parametrize("build", [gated, flat])
 def test_operators_run_on_the_map(build: Any) -> None:
     mod = network(build)
@@ -63,6 +69,12 @@ def test_operators_run_on_the_map(build: Any) -> None:
     made = shapes(sunk, "tanh", "sigmoid", "multiply", "add", "abs", "nn.relu")
     assert set(made) == {MAP} and len(made) == len(shapes(mod, "tanh", "sigmoid", "multiply", "add", "abs", "nn.relu"))
     assert same(mod, sunk) and with_sunk_views(sunk) is sunk
+
+
+def test_gates_of_channels_are_broadcast_over_the_map() -> None:
+    mod = network(squeezed)
+    sunk = with_sunk_views(mod)
+    assert set(shapes(sunk, "multiply", "add")) == {MAP} and same(mod, sunk)
 
 
 def test_a_map_again_is_no_view() -> None:
