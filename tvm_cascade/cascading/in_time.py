@@ -81,7 +81,8 @@ class _Walk:
         alike = (p for p in self.tried if p.peak == plan.peak)
         plan = min((plan, *alike), key=lambda p: instructions(p, self.options) or 0.0)
         finer = self.start.refused(smallest) if smallest.peak < plan.peak else None
-        made = replace(plan, bound=smallest.bound, baseline_peak=smallest.baseline_peak, finer=finer)
+        bound = min(p.bound for p in (smallest, *self.tried[len(self.start.tried) :]))
+        made = replace(plan, bound=bound, baseline_peak=smallest.baseline_peak, finer=finer)
         return replace(self.start, plan=made, options=self.options, tried=tuple(self.tried))
 
     def _within(self, plan: Plan) -> bool:

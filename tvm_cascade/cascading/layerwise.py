@@ -83,6 +83,11 @@ def smaller(*plans: Plan) -> Plan:
     return min(plans, key=lambda plan: plan.peak)
 
 
+def bounded(plan: Plan, *bounds: int) -> Plan:
+    """Return `plan` with the least of its own bound and others: plans of another search may need fewer bytes."""
+    return replace(plan, bound=min(plan.bound, *bounds))
+
+
 def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, advice: str) -> Plan:
     """Return `plan` if it fits the cap; else raise `InfeasibleError` with the operators at the peak."""
     graph = plan.graph

@@ -66,7 +66,8 @@ def _within_cap(graph: Graph, options: PlanOptions) -> Plan:
     priced = [(instructions(plan, options) or 0.0, plan) for plan in fitting] if timed else [(0.0, best)]
     least = min(taken for taken, _ in priced)
     chosen = smaller(*(plan for taken, plan in priced if taken <= WITHIN_CAP * least))
-    return replace(chosen, bound=best.bound, baseline_peak=best.baseline_peak, finer=None)
+    bound = min(plan.bound for plan in fitting)
+    return replace(chosen, bound=bound, baseline_peak=best.baseline_peak, finer=None)
 
 
 @cached(maxsize=4)

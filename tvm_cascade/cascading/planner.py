@@ -15,7 +15,7 @@ from tvm_cascade.cascading.best_plan import ONE_AND_A_SHORT_SEARCH, ONE_SHORT_SE
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.in_time import InTime, smallest_in_time
-from tvm_cascade.cascading.layerwise import baseline_peak, remedy, smaller, within_cap, without_search
+from tvm_cascade.cascading.layerwise import baseline_peak, bounded, remedy, smaller, within_cap, without_search
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
@@ -92,7 +92,7 @@ def _capped(graph: Graph, options: PlanOptions) -> Plan:
         needed, bound = error.needed, _bound(graph, options)
         for plan in until_stopped(_without_cap(graph, options)) if bound <= (options.sram or 0) else ():
             if plan.peak <= (options.sram or 0):
-                return replace(plan, bound=bound, finer=None)
+                return replace(bounded(plan, bound), finer=None)
             needed = min(needed, plan.peak)
         raise InfeasibleError(needed, error.available, error.culprits, error.remedy) from None
 
@@ -122,11 +122,11 @@ def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
     except InfeasibleError:
         with suppress(InfeasibleError):
             if searches(graph, at_once)[0].bound <= (options.sram or 0):
-                return replace(_cascade(graph, at_once), bound=_bound(graph, options))
+                return bounded(_cascade(graph, at_once), _bound(graph, options))
         raise
     if options.sram is None and plan.peak > plan.bound:
         with suppress(SearchStopped):
-            return replace(smaller(plan, _cascade(graph, at_once)), bound=plan.bound)
+            return bounded(smaller(plan, _cascade(graph, at_once)), plan.bound)
     return plan
 
 
@@ -140,6 +140,7 @@ def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError 
         plans = [without_search(graph, plain_costs(graph, options), options)]
         with SearchMonitor(GRACE), suppress(SearchStopped):
             plans.append(_cascade(graph, replace(options, sram=None, max_macs=1.0, granularity="row", stripes=False)))
+            bound = min(bound, plans[-1].bound)
     best = replace(smaller(*plans), bound=bound)
     if isinstance(found, Plan):
         return smaller(found, best)
@@ -205,8 +206,8 @@ def _smallest(graph: Graph, options: PlanOptions) -> Plan:
         return best
     tried = searches(graph, options)
     for plan in until_stopped(_of_others(graph, options, tried, figures, best)):
-        best = smaller(best, plan)
-    search = tried[0]
+        best = bounded(smaller(best, plan), best.bound, plan.bound)
+    search, figures = tried[0], replace(figures, bound=best.bound)
     if best.peak > max(figures.bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
     return best
@@ -236,7 +237,9 @@ def _of_others(
         by_rows = replace(options, granularity="row")
         others.append((searches(graph, by_rows)[0], by_rows))
     for other, asked in others:
-        if not tried[0].recompute and best.peak > max(other.bound_up_to(best.peak), options.sram or 0):
+        least = INFEASIBLE if tried[0].recompute else other.bound_up_to(best.peak)
+        if best.peak > max(least, options.sram or 0):
+            figures = replace(figures, bound=min(figures.bound, least))
             best = best_plan(other, figures, asked, other.smallest, known=best)
             yield best
 
