@@ -19,6 +19,7 @@ from tvm_cascade.testing.reference import Compiled
 
 pytestmark = pytest.mark.torch
 
+_PROJECTED = ((20, 4), (20, 2), (20,), (20,), (2, 5))  # weights of a cell of five units, of which it returns two
 _Case = Callable[[Any, Any, Any], Any]
 _REFUSED: dict[str, _Case] = {
     "randn.default": lambda t, x, i: x + t.randn(4),
@@ -83,6 +84,21 @@ _RIGHT: dict[str, _Case] = {
     "divisor of a pool that is rounded up": lambda t, x, i: t.nn.functional.avg_pool2d(
         x, 3, 2, 1, ceil_mode=True, divisor_override=5
     ),
+    "volumes convolved without a bias": lambda t, x, i: t.conv3d(x[None], t.ones(3, 1, 2, 1, 3), None, (1, 2, 1), 1),
+    "groups normalized and resized": lambda t, x, i: t.nn.functional.interpolate(
+        t.nn.functional.group_norm(x, 2), size=(3, 5), mode="bilinear"
+    ),
+    "projected in two layers and directions": lambda t, x, i: t.lstm(
+        x[0],
+        (t.zeros(4, 4, 2), t.zeros(4, 4, 5)),
+        [t.ones(s) * 0.1 for s in _PROJECTED * 4],
+        True,
+        2,
+        0.0,
+        False,
+        True,
+        True,
+    )[0],
 }
 
 

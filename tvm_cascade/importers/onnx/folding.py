@@ -23,8 +23,8 @@ _LARGEST = 64  # elements of a folded value: sizes, never weights
 _ARITHMETIC = frozenset(
     (
         *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Greater"),
-        *("Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "Not", "ReduceProd", "Reshape", "Slice", "Squeeze"),
-        *("Sub", "Transpose", "Unsqueeze", "Where"),
+        *("Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Range", "ReduceProd", "Reshape", "Slice"),
+        *("Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"),
     )
 )
 _COUNTED_OTHERWISE = ("AveragePool", "ConvTranspose", "LpPool", "MaxPool", "Resize", "Upsample")

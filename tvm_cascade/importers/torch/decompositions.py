@@ -62,7 +62,7 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
     typed = lambda node: argument_of(node, "dtype") is not None  # noqa: E731
     a_truth = lambda node: any(_is_of(a, torch.bool) for a in node.all_input_nodes)  # noqa: E731
     whole = lambda node: not argument_of(node, "dim") or node.meta["val"].dtype == torch.bool  # noqa: E731
-    projected = lambda node: len(node.args[2]) % (4 if node.args[3] else 2) != 0  # noqa: E731
+    projected = lambda node: len(node.args[2]) == _cells(node) * (5 if node.args[3] else 3)  # noqa: E731
     return {
         **{operator: _Rule(typed, _of_type(operator)) for operator in (aten.softmax.int, aten.log_softmax.int)},
         **{getattr(aten, name).default: _Rule(always, function) for name, function in STACKS.items()},
@@ -83,6 +83,7 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
         aten.mul.Tensor: _Rule(truths, lambda a, b: _of_truths(torch, torch.logical_and, a, b, 1)),
         aten.amax.default: _Rule(whole, lambda x, dim=(), keepdim=False: _extreme(torch, aten.amax, x, dim, keepdim)),
         aten.amin.default: _Rule(whole, lambda x, dim=(), keepdim=False: _extreme(torch, aten.amin, x, dim, keepdim)),
+        aten.conv3d.default: _Rule(lambda node: argument_of(node, "bias") is None, _without_bias),
         aten.avg_pool2d.default: _Rule(divided, _average(torch, aten.avg_pool2d, 2)),
         aten.avg_pool3d.default: _Rule(divided, _average(torch, aten.avg_pool3d, 3)),
         aten.fmax.default: _Rule(always, lambda a, b: _without_nan(torch, torch.maximum, a, b)),
@@ -138,6 +139,11 @@ def _is_wider(node: Any) -> bool:
     """Return True if a scatter takes only a part of its source: ONNX takes all."""
     index, source = (node.args[k].meta["val"].shape for k in (2, 3))
     return tuple(index) != tuple(source)
+
+
+def _cells(node: Any) -> int:
+    """Return how many cells an LSTM has: a layer's, in each direction."""
+    return node.args[4] * (1 + argument_of(node, "bidirectional"))
 
 
 def _keeps_all(node: Any) -> bool:
@@ -206,6 +212,15 @@ def _scattered(operator: Any) -> Callable[..., Any]:
         return next((found for found in made if found is not NotImplemented), NotImplemented)
 
     return computed
+
+
+def _without_bias(x: Any, weight: Any, bias: Any = None, *how: Any) -> Any:
+    """Convolve three axes without a bias, in whose place the exporter writes zeros of two axes."""
+    if bias is not None:
+        return NotImplemented
+    stride, padding, dilation, groups = (*how, *(1, 0, 1, 1)[len(how) :])
+    sizes = [[v] * 3 if isinstance(v, int) else list(v) for v in (stride, padding, dilation)]
+    return torch_package().ops.aten.convolution.default(x, weight, None, *sizes, False, [0, 0, 0], groups)
 
 
 def _of_type(operator: Any) -> Callable[..., Any]:
