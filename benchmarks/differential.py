@@ -4,7 +4,7 @@
 
 Graphs of `.tflite`, `.onnx` (opsets 7 to 28; float, QDQ, QLinear) and `.pt2` files, and independent operators by hundreds in
 one file, each with planning options at random, compiled for the host and for emulated cores, or planned and run in the
-process that checks it, which takes a third of the time: two of three on the host. The oracles are LiteRT's
+process that checks it, which takes a third of the time: six of eight on the host. The oracles are LiteRT's
 reference kernels, ONNX Runtime without optimizations, and torch, where they are installed. A run takes a fresh seed; with
 `--seed` it is that one's, and goes on where its log in `build/differential/` ends. Outcomes: right; refused in a sentence; the
 reference is defective or refuses, by the rule that knows it (`docs/references.md`); a fault of this project, with the command
@@ -35,18 +35,25 @@ from typing import Any
 
 os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every case is a fork of this process
 
+import numpy as np
+
 from tvm_cascade.cores import get_core
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome, forked
 from tvm_cascade.testing.random_models.check import DISPUTED, FAULTS, Case, Stopped, apart, check, examined, smallest
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.model import FORMS, RandomModel
-from tvm_cascade.testing.random_models.operators import draw_tflite_operators
+from tvm_cascade.testing.random_models.operators import ANY, draw_any_operators
 
 RESULTS = Path(__file__).parent / "results"
 LOGS = Path(__file__).parents[1] / "build" / "differential"
 CORES = ("cortex-m4", "cortex-m0plus", "cortex-m7", "cortex-m55", "cortex-m33", "riscv32")
 _ORACLES = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "pt2": "torch"}  # door -> module that it needs
-_BATCH = {"host": 100}  # operators in one file; 40 on cores
+_BATCH = {"host": 100}  # operators in one file; 60 on cores
+_FEW = 15  # in a file that torch exports anew for each operator that it has no form of
+_TURNS = (  # whether the case is a graph, and how it is run
+    (True, "host"), (False, "host"), (True, "planned"), (False, "planned"), (True, "core"), (False, "core"),
+    (True, "planned"), (False, "planned"), (True, "core"), (False, "core"), (True, "planned"), (True, "planned"),
+)  # fmt: skip
 _GRACE = 10  # most minutes for what runs when the time is over; longer, and it is stopped and not counted
 _SECONDS = 600  # of processor time for one task, beside its cases, which have processes of their own
 _BITS = 20  # of a case's number in its seed
@@ -72,23 +79,22 @@ class Task:
 
 
 def tasks(seed: int, doors: list[str], cores: list[str], graphs_alone: bool) -> Iterator[Task]:
-    """Yield the cases of a seed, without end: half of them graphs, a quarter on cores, half of them planned alone.
+    """Yield the cases of a seed, without end: of twelve, seven are graphs, four are on cores, six are planned alone.
 
-    Every core meets every door.
+    Doors, cores and kinds of operators are drawn, so that all of them meet.
     """
     for index in count():
-        own, (eights, turn) = (seed << _BITS) + index, divmod(index, 8)
-        door = doors[(index // 4 + eights // max(1, len(cores))) % len(doors)]
-        target = cores[eights % len(cores)] if cores and turn > 5 else "host"
-        planned = 1 < turn < 6
-        if graphs_alone or turn % 2 == 0:
+        own, rng = (seed << _BITS) + index, np.random.default_rng([seed, index])
+        door, core = (str(rng.choice(choices)) for choices in (doors, cores or ["host"]))
+        is_graph, place = _TURNS[index % len(_TURNS)]
+        target = core if place == "core" else "host"
+        planned = place == "planned"
+        if graphs_alone or is_graph:
             yield Task(index, replace(Case.drawn(draw(own, door), target), planned=planned), operators=False)
             continue
-        size, form = _BATCH.get(target, 40), FORMS[door][eights % len(FORMS[door])]
-        if door == "tflite" and (index // 4 + eights) % 2:
-            model = draw_tflite_operators(own, size)
-        else:
-            model = draw_operators(own, size, door, form)
+        form = ANY if rng.random() < 0.5 else str(rng.choice(FORMS[door]))
+        size = _FEW if (door, form) == ("pt2", ANY) else _BATCH.get(target, 60)
+        model = draw_any_operators(own, size, door) if form == ANY else draw_operators(own, size, door, form)
         yield Task(index, replace(Case.drawn(model, target), operators=size, planned=planned), operators=True)
 
 

@@ -237,5 +237,5 @@ def test_views_of_a_streamed_input_are_compared_after_it_has_arrived(tmp_path: P
         ("space_to_batch", "int16", 152793729),
     )
     path = tmp_path / "operators.tflite"
-    path.write_bytes(Operators(0, drawn).file())
+    path.write_bytes(Operators(0, "tflite", 0, drawn).tflite())
     api.compile(path, target="host", output=tmp_path / "project", stream_input=True)

@@ -8,8 +8,9 @@ pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 
 from tvm_cascade.testing.forked import PASS, Outcome
-from tvm_cascade.testing.random_models.check import Case, examined, planned_outputs
+from tvm_cascade.testing.random_models.check import FAULTS, Case, apart, examined, planned_outputs
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
+from tvm_cascade.testing.random_models.operators import draw_any_operators
 from tvm_cascade.testing.random_models.references import reference
 
 SEEDS = ((3, "tflite", "int8"), (4, "tflite", "uint8"), (5, "tflite", "int16"), (6, "tflite", "float32"),
@@ -26,6 +27,19 @@ def test_random_networks_compute_what_their_framework_computes(seed: int, door: 
 def test_float_biases_are_stored_in_whole_steps_of_the_sum() -> None:
     one = draw_operators(1239438103412777, 100, "onnx", "qdq", 11).subset([31])  # 0.0024 of a step from a tie
     assert examined(Case(one), planned_outputs) == Outcome(PASS)
+
+
+def test_the_bound_covers_orders_of_whole_rows() -> None:
+    model = draw(21245334651037, "tflite", "uint8", opset=26).prefix(9)  # rows need 978 bytes in an order of their own
+    assert examined(Case(model, options={"max_time": 10.0}), planned_outputs) == Outcome(PASS)
+
+
+@pytest.mark.parametrize("door", ["tflite", "onnx"])
+def test_independent_operators_of_any_kind(door: str) -> None:
+    case = Case(draw_any_operators(3, 60, door, 20), options={"time_limit": 2.0}, planned=True, operators=60)
+    found = {outcome for _, outcome in apart(case)}
+    assert not {outcome.reason for outcome in found if outcome.verdict in FAULTS}
+    assert Outcome(PASS) in found
 
 
 def test_networks_are_deterministic() -> None:

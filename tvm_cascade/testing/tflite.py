@@ -97,6 +97,14 @@ class ModelWriter:
         """Adds a constant of the type and shape of `data`."""
         return self.tensor(data.shape, str(data.dtype), scale, zero_point, data=data)
 
+    def small(self, data: np.ndarray, scale: float | np.ndarray) -> int:
+        """Add a constant of four bits."""
+        index = self.tensor(data.shape, "int8", scale, data=data)
+        pairs = np.append(data.reshape(-1), np.zeros(data.size % 2, "int8")).astype("uint8").reshape(-1, 2) & 15
+        self._tensors[index].type = _schema().TensorType.INT4
+        self._buffers[-1].data = pairs[:, 0] | pairs[:, 1] << 4
+        return index
+
     def sparse(self, data: np.ndarray, block: int = 0, scale: float | None = None) -> int:
         """Adds a constant without its zeros: its last axis is compressed, in blocks of `block` elements if given."""
         schema = _schema()

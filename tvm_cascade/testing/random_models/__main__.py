@@ -12,7 +12,7 @@ from pathlib import Path
 from tvm_cascade.testing.random_models.check import FAULTS, Case, check, smallest
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.model import RandomModel
-from tvm_cascade.testing.random_models.operators import Operators, draw_tflite_operators
+from tvm_cascade.testing.random_models.operators import ANY, Operators, draw_any_operators
 from tvm_cascade.testing.random_models.references import reference
 
 
@@ -39,7 +39,7 @@ def main() -> int:
         model = model.prefix(args.first)
     if args.save is not None:
         args.save.write_bytes(reference(model).file)
-    opset = f" of opset {model.opset}" if isinstance(model, RandomModel) and model.door == "onnx" else ""
+    opset = f" of opset {model.opset}" if model.door == "onnx" else ""
     print(f"{model.text()}\n{model.door} {model.form}{opset}, {dict(options)}")
     case = Case(model, args.target, options, planned=args.planned)
     outcome = check(case)
@@ -57,8 +57,8 @@ def main() -> int:
 def _model(args: argparse.Namespace) -> RandomModel | Operators:
     if args.operators is None:
         return draw(args.seed, args.door, args.form, opset=args.opset)
-    if args.form is None:
-        return draw_tflite_operators(args.seed, args.operators)
+    if args.form == ANY:
+        return draw_any_operators(args.seed, args.operators, args.door, args.opset)
     return draw_operators(args.seed, args.operators, args.door, args.form, args.opset)
 
 

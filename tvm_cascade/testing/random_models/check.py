@@ -28,7 +28,7 @@ from tvm_cascade.messages import last_line
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.forked import CRASH, HANG, PASS, REFUSED, WRONG, Outcome, forked
-from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.host_check import run_calls, run_plan
 from tvm_cascade.testing.random_models.model import RandomModel, largest_scale
 from tvm_cascade.testing.random_models.onnx_file import BIASES_STORED_SINCE, onnx_bytes
 from tvm_cascade.testing.random_models.operators import Operators
@@ -40,6 +40,7 @@ FAULTS = (WRONG, CRASH, HANG)
 DISPUTED = "reference"  # the reference is known to be wrong, or takes no such model; the reason begins with the rule
 SECONDS = 120  # of processor time for one network
 _FLOAT = 2e-5  # of the largest value: sums are added in another order
+_LONGEST = 200  # characters of the reason of a refusal
 _TIE = 2e-3  # of a step: the distance from a tie that float32 cannot tell
 
 
@@ -63,8 +64,7 @@ class Case:
         """Return the command that checks it again."""
         m, many = self.model, f" --operators {self.operators}" if self.operators else ""
         parts = f" --parts {' '.join(map(str, self.parts))}" if self.parts else ""
-        form = f" --form {m.form} --opset {m.opset}" if isinstance(m, RandomModel) else ""
-        where = f"{m.seed} --door {m.door}{form} --target {self.target}"
+        where = f"{m.seed} --door {m.door} --form {m.form} --opset {m.opset} --target {self.target}"
         way = " --planned" if self.planned else ""
         return f"python -m tvm_cascade.testing.random_models {where}{many}{parts}{way}"
 
@@ -114,7 +114,8 @@ def smallest(case: Case, until: float = math.inf) -> tuple[int, Outcome]:
 
 
 def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]:
-    """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves.
+    """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves. What is
+    refused when it is read is left out first.
 
     A fault that cannot be taken apart before `until` is that of all its operators; else raises `Stopped`.
     """
@@ -123,6 +124,14 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
         yield case, outcome
         return
     parts, found = case.parts or tuple(range(count)), []
+    left_out = _left_out(case, until) if outcome.verdict not in FAULTS else {}
+    if left_out:
+        for k, refusal in left_out.items():
+            yield replace(case, model=case.model.subset([k]), parts=(parts[k],)), refusal
+        kept = [k for k in range(count) if k not in left_out]
+        if kept:
+            yield from apart(replace(case, model=case.model.subset(kept), parts=tuple(parts[k] for k in kept)), until)
+        return
     try:
         for half in (range(count // 2), range(count // 2, count)):
             kept = tuple(parts[k] for k in half)
@@ -132,6 +141,31 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
             raise
         found = [(case, outcome)]
     yield from found
+
+
+def _left_out(case: Case, until: float) -> dict[int, Outcome]:
+    """Return outcomes of the operators that the reference or the importer refuses."""
+    for _, said in forked([case], _refusals, seconds=SECONDS + 3 * case.operators, until=until):
+        if said.verdict == PASS:
+            return {k: Outcome(verdict, reason) for k, verdict, reason in json.loads(said.reason)}
+    return {}
+
+
+def _refusals(case: Case) -> Outcome:
+    def read(one: Case, path: Path, _: Sequence[np.ndarray]) -> list[np.ndarray]:
+        pipeline.load(path)
+        raise _Read
+
+    refused = []
+    for k in range(case.model.parts):
+        outcome = examined(replace(case, model=case.model.subset([k])), read)
+        if outcome.verdict in (DISPUTED, REFUSED):
+            refused.append((k, outcome.verdict, outcome.reason[:_LONGEST]))
+    return Outcome(PASS, json.dumps(refused))
+
+
+class _Read(Exception):
+    """A file was read."""
 
 
 def _examined(case: Case, compute: Compute, folder: Path) -> Outcome:
@@ -178,7 +212,10 @@ def planned_outputs(case: Case, path: Path, inputs: Sequence[np.ndarray]) -> lis
     asked = PlanRequest.of(dict(case.options))
     planned = pipeline.plan(pipeline.load(path), asked, KernelSource(KernelTarget()))
     validate(planned.plan)
-    given = [a.astype(spec.dtype) for a, spec in zip(inputs, planned.prepared.io.inputs, strict=True)]
+    io = planned.prepared.io
+    given = [a.astype(spec.dtype) for a, spec in zip(inputs, io.own_inputs, strict=True)]
+    if io.states:
+        return list(run_calls(planned.candidate.prepared, planned.plan, io, [given])[0])
     run = run_plan(planned.candidate.prepared, planned.plan, given)
     if run.executed_macs != planned.plan.macs or run.arena_high_water > planned.plan.peak:
         raise ValidationError(f"{run.executed_macs} of {planned.plan.macs} work, {run.arena_high_water} bytes touched")

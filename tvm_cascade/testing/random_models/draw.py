@@ -57,6 +57,7 @@ class _Drawer:
         self.quantized = form != "float32"
         self.stored = STORED.get(form, form)  # type of stored numbers
         self.views = rng.random() < 0.5
+        self.further = form == "float32"  # quantizers leave these operators float
 
     # Whole networks.
 
@@ -167,6 +168,7 @@ class _Drawer:
         image = len(self.shape(x)) == 4
         windows = _WINDOWS if image else ()
         kinds = (*_ANY, *_VIEWS, *_VIEWS, *_VIEWS) if self.views else (*windows, *windows, *_ANY, *_VIEWS[::2])
+        kinds = _FURTHER if self.further and self.chance(0.2) else kinds
         made = self.pick(kinds)(self, x)
         return [t for t in made if self.operands[t].kind == "real"]
 
@@ -595,6 +597,129 @@ def _reverse(d: _Drawer, x: int) -> list[int]:
     return d.add("reverse", [x], [d.like(x, d.shape(x))], axes=axes)
 
 
+def _layer_norm(d: _Drawer, x: int) -> list[int]:
+    shape = d.shape(x)
+    if len(shape) < 2 or d.door == "tflite" or (d.door == "onnx" and d.opset < 17):
+        return []
+    how = {"axis": d.int(1, len(shape)), "weights": d.int(0, 1 << 30), "bias": d.chance(0.7)}
+    return d.add("layer_norm", [x], [d.operand(shape)], **how)
+
+
+def _group_norm(d: _Drawer, x: int) -> list[int]:
+    """Normalize groups of channels; a group for each is an instance normalization."""
+    shape = d.shape(x)
+    if len(shape) < 3 or d.door == "tflite" or prod(shape[2:]) < 2:
+        return []
+    groups = shape[1] if d.door == "onnx" else int(d.pick([g for g in range(1, shape[1] + 1) if shape[1] % g == 0]))
+    return d.add("group_norm", [x], [d.operand(shape)], groups=groups, weights=d.int(0, 1 << 30))
+
+
+def _smooth(d: _Drawer, x: int) -> list[int]:
+    ops = ("gelu", "logs", "elu", "softplus", "erf")[: 2 if d.door == "tflite" else 5]
+    ops = ("elu", "softplus", "logs") if d.door == "onnx" and d.opset < 9 else ops
+    return _apply(d, x, str(d.pick(ops)))
+
+
+def _prelu(d: _Drawer, x: int) -> list[int]:
+    shape = d.shape(x)
+    if len(shape) != 4:
+        return []
+    return d.add("prelu", [x], [d.operand(shape)], weights=d.int(0, 1 << 30))
+
+
+def _cumsum(d: _Drawer, x: int) -> list[int]:
+    shape = d.shape(x)
+    if not shape or (d.door == "onnx" and d.opset < 11):
+        return []
+    plain = d.door == "pt2"
+    how = {"exclusive": not plain and d.chance(0.4), "reverse": not plain and d.chance(0.4)}
+    return d.add("cumsum", [x], [d.operand(shape)], axis=d.int(0, len(shape)), **how)
+
+
+def _top_k(d: _Drawer, x: int) -> list[int]:
+    """Take the largest values; their places are an output of their own."""
+    shape = d.shape(x)
+    if not shape or (d.door == "onnx" and d.opset < 11):
+        return []
+    axis = len(shape) - 1 if d.door == "tflite" else d.int(0, len(shape))
+    k = d.int(1, shape[axis] + 1)
+    values = d.operand([k if a == axis else e for a, e in enumerate(shape)])
+    return d.add("top_k", [x], [values], axis=axis, k=k)
+
+
+def _edge_pad(d: _Drawer, x: int) -> list[int]:
+    shape = d.shape(x)
+    if d.door == "tflite" or len(shape) not in (3, 4):
+        return []
+    inner = [(d.int(0, 3), d.int(0, 3)) for _ in shape[2:]]
+    widths = ((0, 0), (0, 0), *inner)
+    out = [e + a + b for e, (a, b) in zip(shape, widths, strict=True)]
+    return d.add("pad", [x], [d.operand(out)], widths=widths, mode="edge") if prod(out) <= LARGEST else []
+
+
+def _sequence_conv(d: _Drawer, x: int) -> list[int]:
+    """Convolve or pool along the last of three axes."""
+    shape = d.shape(x)
+    if len(shape) != 3 or d.door == "tflite":
+        return []
+    n, c, length = shape
+    kernel, stride, pad = d.int(1, 4), d.int(1, 3), d.int(0, 2)
+    pad = min(pad, kernel // 2)
+    size = (length + 2 * pad - kernel) // stride + 1
+    if kernel > length + 2 * pad or size < 1:
+        return []
+    window = {"kernel": (kernel,), "stride": (stride,), "dilation": (1,), "pads": (pad, pad)}
+    if d.chance(0.3):
+        kind = str(d.pick(("max_pool", "avg_pool")))
+        return d.add(kind, [x], [d.operand((n, c, size))], **window, count_include_pad=d.chance(0.5))
+    groups = c if d.chance(0.3) else 1
+    channels = c if groups > 1 else d.int(1, 9)
+    how = {"channels": channels, "groups": groups, "terms": kernel * c // groups, "bias": d.chance(0.8)}
+    seed = d.layer("conv1", kernel, c, groups, channels)
+    out = d.operand((n, channels, size))
+    return d.add("conv", [x], [out], **window, **how, weights=seed, activation=d.activation())
+
+
+def _recurrent(d: _Drawer, x: int) -> list[int]:
+    """Run an LSTM or a GRU over the first of three axes."""
+    shape = d.shape(x)
+    if len(shape) != 3 or d.door == "tflite" or shape[0] > 8:
+        return []
+    units, kind = d.int(1, 6), str(d.pick(("lstm", "gru")))
+    how = {"op": kind, "units": units, "weights": d.int(0, 1 << 30)}
+    return d.add("recurrent", [x], [d.operand((shape[0], shape[1], units))], **how)
+
+
+def _lookup(d: _Drawer, x: int) -> list[int]:
+    """Look rows of a table up by the places of largest elements."""
+    shape = d.shape(x)
+    if len(shape) < 2 or (d.door == "onnx" and d.opset < 8):
+        return []
+    axis, depth = d.int(0, len(shape)), d.int(1, 6)
+    rows = tuple(e for k, e in enumerate(shape) if k != axis)
+    if prod(rows) * depth > LARGEST or len(rows) > 3:
+        return []
+    how = {"axis": axis, "rows": shape[axis], "depth": depth, "weights": d.int(0, 1 << 30)}
+    return d.add("lookup", [x], [d.operand((*rows, depth))], **how)
+
+
+def _attend(d: _Drawer, x: int) -> list[int]:
+    """Attend to an operand of three axes, by three dense layers."""
+    shape = d.shape(x)
+    if len(shape) != 3 or shape[1] < 2:
+        return []
+    width = d.int(1, 6)
+    parts = []
+    for _ in range(3):
+        how = {"units": width, "terms": shape[-1], "weights": d.layer("dense", shape[-1], width), "bias": d.chance(0.5)}
+        parts += d.add("dense", [x], [d.operand((*shape[:-1], width))], **how, activation=None)
+    q, k, v = parts
+    (turned,) = d.add("transpose", [k], [d.operand((shape[0], width, shape[1]))], axes=(0, 2, 1))
+    (scores,) = d.add("matmul", [q, turned], [d.operand((shape[0], shape[1], shape[1]))])
+    (shares,) = d.add("softmax", [scores], [d.operand((shape[0], shape[1], shape[1]))], axis=2)
+    return d.add("matmul", [shares, v], [d.operand((*shape[:-1], width))])
+
+
 _WINDOWS: tuple[Kind, ...] = (
     _conv, _conv, _conv, _depthwise, _depthwise, _deconv, _pool, _pool, _global, _gate, _resize, _blocks, _cell, _cell,
 )  # fmt: skip
@@ -614,4 +739,8 @@ _VIEWS: tuple[Kind, ...] = (
     _reverse,
     _stack,
 )
-KINDS = tuple(kind.__name__.lstrip("_") for kind in dict.fromkeys((*_WINDOWS, *_ANY, *_VIEWS)))
+_FURTHER: tuple[Kind, ...] = (
+    _layer_norm, _layer_norm, _group_norm, _smooth, _smooth, _prelu, _cumsum, _top_k, _edge_pad, _sequence_conv,
+    _sequence_conv, _recurrent, _lookup, _attend, _attend,
+)  # fmt: skip
+KINDS = tuple(kind.__name__.lstrip("_") for kind in dict.fromkeys((*_WINDOWS, *_ANY, *_VIEWS, *_FURTHER)))

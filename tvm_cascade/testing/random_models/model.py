@@ -66,6 +66,12 @@ def weights(seed: int, shape: Shape, channels: int, terms: int) -> Weights:
     return Weights(stored, scales, rng.normal(0, 0.3, channels))
 
 
+def drawn(seed: int, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """Draw factors near 1 and summands near 0, as float32."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0.5, 1.5, shape).astype("float32"), rng.normal(0, 0.5, shape).astype("float32")
+
+
 def largest_scale(terms: int) -> float:
     """Return the largest scale that `weights` draws."""
     return 1.5 / (73 * sqrt(terms))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.testing.random_models.model import RandomModel, Step, weights
+from tvm_cascade.testing.random_models.model import RandomModel, Step, drawn, weights
 
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 _UNARY = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "abs": "Abs", "neg": "Neg", "sin": "Sin"}
@@ -229,6 +229,16 @@ class _Writer:
             made = self.node("Mul", [x, self.node("HardSigmoid", [x], alpha=1 / 6, beta=0.5)])
         elif op == "square":
             made = self.node("Mul", [x, x])
+        elif op in ("elu", "softplus", "erf"):
+            made = self.node(op.title(), [x])
+        elif op == "logs":
+            made = self.node("Log", [self.node("Add", [self.node("Abs", [x]), self.constant(1.0, "float32")])])
+        elif op == "gelu" and self.opset >= 20:
+            made = self.node("Gelu", [x])
+        elif op == "gelu":
+            part = self.node("Erf", [self.node("Div", [x, self.constant(np.sqrt(2), "float32")])])
+            part = self.node("Add", [part, self.constant(1.0, "float32")])
+            made = self.node("Mul", [self.node("Mul", [x, part]), self.constant(0.5, "float32")])
         else:
             names = {"root": ("Abs", "Sqrt"), "exp_tanh": ("Tanh", "Exp")}[op]
             made = self.node(names[1], [self.node(names[0], [x])])
@@ -244,6 +254,44 @@ class _Writer:
                 held = self.node("DequantizeLinear", [self.constant(array, "uint8"), *pair])
             given = [held, *given] if a["left"] else [*given, held]
         self.done(step, self.activated(self.node(_BINARY[a["op"]], given), a["activation"]))
+
+    def layer_norm(self, step: Step) -> None:
+        a, shape = step.attrs, self.model.operands[step.inputs[0]].shape
+        held = [self.constant(v) for v in drawn(a["weights"], shape[a["axis"] :])]
+        given = [*self.inputs(step), *held[: 2 if a["bias"] else 1]]
+        self.done(step, self.node("LayerNormalization", given, axis=a["axis"]))
+
+    def group_norm(self, step: Step) -> None:
+        held = [self.constant(v) for v in drawn(step.attrs["weights"], (step.attrs["groups"],))]
+        self.done(step, self.node("InstanceNormalization", [*self.inputs(step), *held]))
+
+    def prelu(self, step: Step) -> None:
+        slopes = drawn(step.attrs["weights"], (self.model.operands[step.inputs[0]].shape[1], 1, 1))[0]
+        self.done(step, self.node("PRelu", [*self.inputs(step), self.constant(slopes)]))
+
+    def cumsum(self, step: Step) -> None:
+        a = step.attrs
+        how = {k: int(a[k]) for k in ("exclusive", "reverse")}
+        self.done(step, self.node("CumSum", [*self.inputs(step), self.constant(a["axis"], "int64")], **how))
+
+    def top_k(self, step: Step) -> None:
+        a = step.attrs
+        self.done(step, self.node("TopK", [*self.inputs(step), self.ints([a["k"]])], 2, axis=a["axis"])[0])
+
+    def recurrent(self, step: Step) -> None:
+        a, depth = step.attrs, self.model.operands[step.inputs[0]].shape[2]
+        gates = 4 if a["op"] == "lstm" else 3
+        shapes = [(1, gates * a["units"], e) for e in (depth, a["units"])]
+        held = [self.constant(drawn(a["weights"] + k, shape)[1]) for k, shape in enumerate(shapes)]
+        held.append(self.constant(drawn(a["weights"], (1, 2 * gates * a["units"]))[1]))
+        made = self.node(a["op"].upper(), [*self.inputs(step), *held], hidden_size=a["units"])
+        self.done(step, self.with_axes("Squeeze", made, [1], 13))
+
+    def lookup(self, step: Step) -> None:
+        a = step.attrs
+        places = self.node("ArgMax", self.inputs(step), axis=a["axis"], keepdims=0)
+        table = self.constant(drawn(a["weights"], (a["rows"], a["depth"]))[1])
+        self.done(step, self.node("Gather", [table, places]))
 
     def softmax(self, step: Step) -> None:
         self.done(step, self.node("Softmax", self.inputs(step), axis=step.attrs["axis"]))

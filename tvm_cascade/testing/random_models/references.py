@@ -33,19 +33,15 @@ class Referred:
 
 def reference(model: RandomModel | Operators) -> Referred:
     """Return the outputs of the file's framework on random inputs. Raises `Disputed`."""
-    if isinstance(model, Operators) or model.door == "tflite":
-        return _litert(model)
-    return _onnx(model) if model.door == "onnx" else _torch(model)
+    return {"tflite": _litert, "onnx": _onnx, "pt2": _torch}[model.door](model)
 
 
 def file_bytes(model: RandomModel | Operators) -> bytes:
     """Return the bytes of a model's file."""
-    if isinstance(model, Operators):
-        return model.file()
     if model.door == "pt2":
-        from tvm_cascade.testing.random_models.torch_file import torch_bytes
-
-        return torch_bytes(model)
+        return _archive(_exported(model)[0])
+    if isinstance(model, Operators):
+        return model.tflite() if model.door == "tflite" else model.onnx().file()
     return onnx_bytes(model) if model.door == "onnx" else tflite_bytes(model)
 
 
@@ -68,7 +64,15 @@ def _floats(model: RandomModel) -> list[np.ndarray]:
     return [rng.standard_normal(model.operands[t].shape).astype("float32") for t in model.inputs]
 
 
-def _onnx(model: RandomModel) -> Referred:
+def _onnx(model: RandomModel | Operators) -> Referred:
+    if isinstance(model, Operators):
+        made = model.onnx()
+        try:
+            file = made.file()
+        except Exception as error:  # of several types of its own
+            raise Disputed(f"ONNX refuses: {str(error).strip().splitlines()[-1]}") from error
+        inputs = list(made.given.values())
+        return Referred(file, inputs, _session(file, inputs))
     inputs = _floats(model)
     return Referred(onnx_bytes(model), inputs, _run(model, inputs, model.outputs))
 
@@ -79,14 +83,17 @@ def runtime(model: RandomModel, inputs: list[np.ndarray]) -> tuple[list[np.ndarr
 
 
 def _run(model: RandomModel, inputs: list[np.ndarray], outputs: Any, unrounded: bool = False) -> list[np.ndarray]:
-    import onnxruntime
-
     if model.quantized and model.opset >= _NO_QUANTIZERS:
         model = replace(model, opset=_NO_QUANTIZERS - 1)
+    return _session(onnx_bytes(replace(model, outputs=tuple(outputs)), unrounded=unrounded), inputs)
+
+
+def _session(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    file = onnx_bytes(replace(model, outputs=tuple(outputs)), unrounded=unrounded)
     try:
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         names = [given.name for given in session.get_inputs()]
@@ -95,19 +102,37 @@ def _run(model: RandomModel, inputs: list[np.ndarray], outputs: Any, unrounded: 
         raise Disputed(f"ONNX Runtime refuses: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _torch(model: RandomModel) -> Referred:
-    import io
-
+def _torch(model: RandomModel | Operators) -> Referred:
     from tvm_cascade.importers.torch.package import torch_package
-    from tvm_cascade.testing.random_models.torch_file import exported
 
-    torch, inputs, file = torch_package(), _floats(model), io.BytesIO()
+    torch = torch_package()
     torch.set_num_threads(1)
     try:
-        program = exported(model)
-        torch.export.save(program, file)
+        program, inputs = _exported(model)
+        file = _archive(program)
         with torch.no_grad():
             made = program.module()(*(torch.from_numpy(a) for a in inputs))
     except Exception as error:  # of many types
         raise Disputed(f"torch.export refuses: {str(error).strip().splitlines()[0]}") from error
-    return Referred(file.getvalue(), inputs, [np.array(m.numpy()) for m in made])
+    return Referred(file, inputs, [np.array(m.numpy()) for m in made])
+
+
+def _exported(model: RandomModel | Operators) -> tuple[Any, list[np.ndarray]]:
+    """Return the program of torch.export, and inputs for it."""
+    from tvm_cascade.testing.random_models.torch_file import export, module
+
+    if isinstance(model, Operators):
+        made = model.torch()
+        return export(made.module(), made.given), made.given
+    inputs = _floats(model)
+    return export(module(model), inputs), inputs
+
+
+def _archive(program: Any) -> bytes:
+    import io
+
+    from tvm_cascade.importers.torch.package import torch_package
+
+    file = io.BytesIO()
+    torch_package().export.save(program, file)
+    return file.getvalue()

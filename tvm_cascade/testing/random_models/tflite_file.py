@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.testing.random_models.model import RandomModel, Step, Weights, weights
+from tvm_cascade.testing.random_models.model import RandomModel, Step, Weights, drawn, weights
 from tvm_cascade.testing.tflite import ModelWriter
 
 _ACTIVATIONS = {None: 0, "relu": 1, "relu6": 3}
@@ -143,6 +143,13 @@ class _Writer:
             between = self.inner(step.outputs[0])
             self.op(names[0], inputs, [between])
             self.op(names[1], [between], outputs)
+        elif op == "gelu":
+            self.op("GELU", inputs, outputs, "GeluOptions", approximate=False)
+        elif op == "logs":
+            between = [self.inner(step.outputs[0]) for _ in range(2)]
+            self.op("ABS", inputs, between[:1], "AbsOptions")
+            self.op("ADD", [between[0], self.w.constant(np.array(1, "float32"))], between[1:], "AddOptions")
+            self.op("LOG", between[1:], outputs)
         else:
             name, options = _UNARY[op]
             self.op(name, inputs, outputs, options)
@@ -164,6 +171,25 @@ class _Writer:
         info = np.iinfo(self.form)
         zero = 0 if self.form == "int16" else int(rng.integers(info.min, info.max + 1))
         return self.w.constant(rng.integers(info.min, info.max + 1, shape).astype(self.form), 1.5 / info.max, zero)
+
+    def prelu(self, step: Step, inputs: list[int], outputs: list[int]) -> None:
+        slopes = drawn(step.attrs["weights"], (1, 1, self.model.operands[step.inputs[0]].shape[3]))[0]
+        self.op("PRELU", [*inputs, self.w.constant(slopes)], outputs)
+
+    def cumsum(self, step: Step, inputs: list[int], outputs: list[int]) -> None:
+        how = {k: step.attrs[k] for k in ("exclusive", "reverse")}
+        self.op("CUMSUM", [*inputs, self.ints(step.attrs["axis"])], outputs, "CumsumOptions", **how)
+
+    def top_k(self, step: Step, inputs: list[int], outputs: list[int]) -> None:
+        places = self.w.tensor(self.model.operands[step.outputs[0]].shape, "int32")
+        self.op("TOPK_V2", [*inputs, self.ints(step.attrs["k"])], [*outputs, places], "TopKV2Options")
+
+    def lookup(self, step: Step, inputs: list[int], outputs: list[int]) -> None:
+        a, shape = step.attrs, self.model.operands[step.outputs[0]].shape
+        places = self.w.tensor(shape[:-1], "int32")
+        self.op("ARG_MAX", [*inputs, self.ints(a["axis"])], [places], "ArgMaxOptions", outputType=2)
+        table = self.w.constant(drawn(a["weights"], (a["rows"], a["depth"]))[1])
+        self.op("GATHER", [table, places], outputs, "GatherOptions", axis=0)
 
     def softmax(self, step: Step, inputs: list[int], outputs: list[int]) -> None:
         self.op("SOFTMAX", inputs, outputs, "SoftmaxOptions", beta=1.0)

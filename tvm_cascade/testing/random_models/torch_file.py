@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tvm_cascade.importers.torch.package import torch_package
-from tvm_cascade.testing.random_models.model import RandomModel, Step, weights
+from tvm_cascade.testing.random_models.model import RandomModel, Step, drawn, weights
 
 
-def exported(model: RandomModel) -> Any:
+def export(network: Any, inputs: list[np.ndarray]) -> Any:
     """Return the program of torch.export."""
     torch = torch_package()
-    example = tuple(torch.zeros(model.operands[t].shape) for t in model.inputs)
-    return torch.export.export(_module(torch, model).eval(), example, strict=False)
+    example = tuple(torch.from_numpy(a.copy()) for a in inputs)
+    return torch.export.export(network.eval(), example, strict=False)
 
 
-def torch_bytes(model: RandomModel) -> bytes:
-    """Return the file's bytes."""
-    torch, file = torch_package(), io.BytesIO()
-    torch.export.save(exported(model), file)
-    return file.getvalue()
+def module(model: RandomModel) -> Any:
+    """Return the network as a module of torch."""
+    return _module(torch_package(), model)
 
 
 def _module(torch: Any, model: RandomModel) -> Any:
@@ -42,6 +40,12 @@ def _module(torch: Any, model: RandomModel) -> Any:
             a = step.attrs
             if "weights" not in a:
                 return []
+            if step.kind in _DRAWN:
+                shapes = _DRAWN[step.kind](a, model.operands[step.inputs[0]].shape)
+                return [
+                    self.held((a["weights"], shape, k), drawn(a["weights"] + k, shape)[k % 2])
+                    for k, shape in enumerate(shapes)
+                ]
             if step.kind == "binary":
                 data = np.random.default_rng(a["weights"]).uniform(0.5, 1.5, a["constant"])
                 return [self.held(("constant", a["weights"], a["constant"]), data.astype("float32"))]
@@ -63,6 +67,22 @@ def _module(torch: Any, model: RandomModel) -> Any:
     return Network()
 
 
+_Shapes = Callable[[Mapping[str, Any], tuple[int, ...]], list[tuple[int, ...]]]
+_DRAWN: Mapping[str, _Shapes] = {  # factors and summands by turns
+    "layer_norm": lambda a, shape: [shape[a["axis"] :]] * (2 if a["bias"] else 1),
+    "group_norm": lambda _, shape: [(shape[1],)] * 2,
+    "prelu": lambda _, shape: [(shape[1],)],
+    "lookup": lambda a, _: [(a["rows"], a["depth"])],
+    "recurrent": lambda a, shape: _gates(4 if a["op"] == "lstm" else 3, a["units"], shape[2]),
+}
+
+
+def _gates(count: int, units: int, depth: int) -> list[tuple[int, ...]]:
+    """Return the shapes of an RNN's parameters, in torch's order."""
+    rows = count * units
+    return [(rows, depth), (rows, units), (rows,), (rows,)]
+
+
 def _weights_shape(model: RandomModel, step: Step) -> tuple[tuple[int, ...], int, int]:
     a, shape = step.attrs, model.operands[step.inputs[0]].shape
     if step.kind == "dense":
@@ -82,8 +102,9 @@ class _Operators:
     @staticmethod
     def conv(torch: Any, step: Step, xs: Any, held: Any) -> Any:
         a = step.attrs
-        how = (a["stride"], tuple(a["pads"][:2]), a["dilation"], a["groups"])
-        made = torch.nn.functional.conv2d(*xs, held[0], held[1] if len(held) > 1 else None, *how)
+        how = (a["stride"], tuple(a["pads"][: len(a["kernel"])]), a["dilation"], a["groups"])
+        convolve = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d}[len(a["kernel"])]
+        made = convolve(*xs, held[0], held[1] if len(held) > 1 else None, *how)
         return _Operators._activated(torch, made, a["activation"])
 
     depthwise = conv
@@ -103,14 +124,15 @@ class _Operators:
 
     @staticmethod
     def max_pool(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
-        a = step.attrs
-        return torch.nn.functional.max_pool2d(*xs, a["kernel"], a["stride"], tuple(a["pads"][:2]))
+        a, rank = step.attrs, len(step.attrs["kernel"])
+        pool = getattr(torch.nn.functional, f"max_pool{rank}d")
+        return pool(*xs, a["kernel"], a["stride"], tuple(a["pads"][:rank]))
 
     @staticmethod
     def avg_pool(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
-        a = step.attrs
-        how = (a["kernel"], a["stride"], tuple(a["pads"][:2]), False, a["count_include_pad"])
-        return torch.nn.functional.avg_pool2d(*xs, *how)
+        a, rank = step.attrs, len(step.attrs["kernel"])
+        how = (a["kernel"], a["stride"], tuple(a["pads"][:rank]), False, a["count_include_pad"])
+        return getattr(torch.nn.functional, f"avg_pool{rank}d")(*xs, *how)
 
     @staticmethod
     def unary(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
@@ -119,7 +141,8 @@ class _Operators:
             "relu": torch.relu, "relu6": functional.relu6, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
             "leaky_relu": lambda v: functional.leaky_relu(v, 0.125), "hard_swish": functional.hardswish, "abs": torch.abs,
             "neg": torch.neg, "square": torch.square, "root": lambda v: torch.sqrt(torch.abs(v)),
-            "exp_tanh": lambda v: torch.exp(torch.tanh(v)), "sin": torch.sin,
+            "exp_tanh": lambda v: torch.exp(torch.tanh(v)), "sin": torch.sin, "gelu": functional.gelu, "elu": functional.elu,
+            "softplus": functional.softplus, "erf": torch.erf, "logs": lambda v: torch.log(torch.abs(v) + 1),
         }  # fmt: skip
         return made[step.attrs["op"]](*xs)
 
@@ -129,6 +152,38 @@ class _Operators:
         given = given[::-1] if a.get("left") else given
         names = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum"}
         return _Operators._activated(torch, getattr(torch, names[a["op"]])(*given), a["activation"])
+
+    @staticmethod
+    def layer_norm(torch: Any, step: Step, xs: Any, held: Any) -> Any:
+        return torch.nn.functional.layer_norm(*xs, held[0].shape, *held)
+
+    @staticmethod
+    def group_norm(torch: Any, step: Step, xs: Any, held: Any) -> Any:
+        return torch.nn.functional.group_norm(*xs, step.attrs["groups"], *held)
+
+    @staticmethod
+    def prelu(torch: Any, _step: Step, xs: Any, held: Any) -> Any:
+        return torch.nn.functional.prelu(*xs, *held)
+
+    @staticmethod
+    def cumsum(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
+        return torch.cumsum(*xs, step.attrs["axis"])
+
+    @staticmethod
+    def top_k(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
+        return torch.topk(*xs, step.attrs["k"], step.attrs["axis"])[0]
+
+    @staticmethod
+    def recurrent(torch: Any, step: Step, xs: Any, held: Any) -> Any:
+        states = xs[0].new_zeros((1, xs[0].shape[1], step.attrs["units"]))
+        how = (held, True, 1, 0.0, False, False, False)
+        if step.attrs["op"] == "lstm":
+            return torch.lstm(xs[0], (states, states), *how)[0]
+        return torch.gru(xs[0], states, *how)[0]
+
+    @staticmethod
+    def lookup(torch: Any, step: Step, xs: Any, held: Any) -> Any:
+        return held[0][torch.argmax(*xs, dim=step.attrs["axis"])]
 
     @staticmethod
     def softmax(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
@@ -172,7 +227,10 @@ class _Operators:
 
     @staticmethod
     def pad(torch: Any, step: Step, xs: Any, _held: Any) -> Any:
-        flat = [w for pair in reversed(step.attrs["widths"]) for w in pair]
+        widths = step.attrs["widths"]
+        flat = [w for pair in reversed(widths) for w in pair]
+        if step.attrs["mode"] == "edge":
+            return torch.nn.functional.pad(*xs, flat[: 2 * len(widths) - 4], mode="replicate")
         return torch.nn.functional.pad(*xs, flat)
 
     @staticmethod
