@@ -7,9 +7,10 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from tvm_cascade.cost.winograd import winograd_size
 from tvm_cascade.staging.kernels.cpu_compute import LANES, pack
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
-from tvm_cascade.staging.kernels.cpu_winograd import SIZES, pack_winograd, winograd_conv2d, winograd_size
+from tvm_cascade.staging.kernels.cpu_winograd import SIZES, pack_winograd, winograd_conv2d
 from tvm_cascade.staging.kernels.processors import accumulators, host_target
 
 ERROR = {2: 2e-6, 4: 1e-5}  # largest difference, relative to the largest output

@@ -9,6 +9,7 @@ device the operator's threads can keep busy, `threads / (units * saturating_thre
 * a stage on a GPU: a fluid model. Running kernels demand `C / t` of the arithmetic and `M / t` of the bandwidth; while
   the demands fit, each runs at full pace, and otherwise all slow down by the same factor. Every further kernel costs
   bandwidth (`Device.contention`). Groups of several kernels fork and join once: `sync`.
+* arithmetic on a CPU: of a 3x3 convolution in Winograd's form the work of that form (`cost.winograd`).
 * a kernel alone on a CPU: on one thread if its work is small (`device.PARALLEL_WORK`), else on all threads between a
   fork and a join, with the share of their arithmetic that divided kernels reach (`Device.split`). A thread alone has
   rates of its own. u follows from that time.
@@ -34,6 +35,7 @@ from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.cost.precision import find_precision
 from tvm_cascade.cost.tiles import best_microseconds, extents_of
+from tvm_cascade.cost.winograd import least_share, share
 from tvm_cascade.operators.table import PRODUCTS, REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
 # Least values of a product's reduction for each thread: libraries split it among threads, so that a matrix-vector product
@@ -133,6 +135,7 @@ class AnalyticCost:
             return OpBound((0.0, 0.0), 0.0, alone)  # of merged kernels nothing is proven
         if mergeable:
             memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
+            compute *= least_share(op) / share(op) if self.device.kind == "cpu" else 1.0
             span = self._divided(op, compute, 0.0) if self.device.kind == "cpu" else compute / used
             return OpBound((compute, memory), max(span, memory), alone)
         return OpBound((compute, memory), self._span(op, compute, memory, used), alone)
@@ -153,7 +156,8 @@ class AnalyticCost:
         return resources
 
     def _roofline(self, op: OpFeatures) -> tuple[float, float, float]:
-        compute = op.work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
+        work = op.work * share(op) if self.device.kind == "cpu" else op.work
+        compute = work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
         memory = self._memory_ms(op.bytes, op.bytes)
         used = self._used_cpu(op, compute, memory) if self.device.kind == "cpu" else self._used(op)
         return compute, memory, used

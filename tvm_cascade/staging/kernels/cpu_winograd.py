@@ -3,6 +3,7 @@
 F(m x m, 3 x 3) computes tiles of m x m outputs of t x t inputs, t = m + 2: `A' [(G w G') * (B' x B)] A`. The products
 of all tiles are t * t matrix products of fewer multiplications: 2.25 times for m = 2, 4 times for m = 4. Tiles are
 computed in blocks so that transformed inputs stay in the cache. Weights are transformed when the program is built.
+`cost.winograd` says for which convolutions this is less work.
 """
 
 from __future__ import annotations
@@ -52,27 +53,9 @@ _WEIGHTS = {  # G
     ),
 }
 SIZES = tuple(_INPUT)  # m, of the outputs of a tile
-_TRANSFORM = 16  # multiplications that take as long as the transforms of one value of a transformed tile
-_LOAD = 13  # multiplications that take as long as reading a weight that is in no near cache
-_WORTH = 0.9  # of the work of the direct form, from which on this one is taken
 _CACHED = 192 * 1024  # bytes of the transformed inputs of a block of tiles
 _FEWEST_TILES = 12  # of a block, where there are as many
 _MANY_BLOCKS = 8  # of tiles, from which on threads share blocks, else what is in a block
-
-
-def winograd_size(channels: tuple[int, int], out: tuple[int, int], largest: int) -> int | None:
-    """Choose the tile size m, up to `largest`, with the least work for a convolution; None if the direct form has less.
-
-    `channels`: input's and output's; `out`: rows and columns of the output. Work is counted in multiplications.
-    """
-    ic, oc = map(whole, channels)
-    work = {}
-    for m in (s for s in SIZES if s <= largest):
-        tiles = -(-out[0] // m) * -(-out[1] // m)
-        work[m] = (m + 2) ** 2 * (tiles * (ic * oc + _TRANSFORM * (ic + oc)) + _LOAD * ic * oc)
-    best = min(work, key=lambda m: work[m], default=None)
-    direct = 9 * ic * oc * (out[0] * out[1] + _LOAD)
-    return best if best is not None and work[best] < _WORTH * direct else None
 
 
 def pack_winograd(oihw: np.ndarray, m: int) -> np.ndarray:

@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.tirx import PrimFunc
 
+from tvm_cascade.cost.winograd import winograd_size
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.casts import saturates
 from tvm_cascade.passes.integer.expressions import constant
@@ -49,7 +50,7 @@ from tvm_cascade.staging.kernels.cpu_compute import (
 )
 from tvm_cascade.staging.kernels.cpu_integer import PLAIN, Dot, integer_product, pack_integers
 from tvm_cascade.staging.kernels.cpu_stored import pack_stored
-from tvm_cascade.staging.kernels.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
+from tvm_cascade.staging.kernels.cpu_winograd import pack_winograd, winograd_conv2d
 from tvm_cascade.staging.kernels.cuda_compute import convolution_as_product, dense_as_product
 from tvm_cascade.staging.program.graph import WIDE, StageGraph
 from tvm_cascade.staging.program.integers import PRODUCT
