@@ -137,7 +137,7 @@ class _ChannelsLast(Moves):
         if weights is None:
             return self._float_convolution(call, constant_of(self._definition(kernel)))
         if weights.scales > 1 and weights.axis % 4 != outputs:
-            return self._other(self._with_real_weights(call, weights))
+            return self._float_convolution(call, _real_weights(weights))
         groups, window = int(attrs.groups), window_of(attrs, "strides", "padding", "dilation")
         if own_layout == "IOHW":
             source, layout = self._last_of(call.args[0]), own_layout
@@ -278,8 +278,10 @@ class _ChannelsLast(Moves):
         axes, kept = sorted(LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
         if not kept and 3 not in axes and not {1, 2} <= set(axes):
             return self._other(call)
-        reduction = getattr(relax.op, name_of(call))
-        return Placed(self.bb.emit(reduction(self._last_of(call.args[0]), axes, kept)), last=kept)
+        reduction, source = getattr(relax.op, name_of(call)), Placed(self._last_of(call.args[0]), last=kept)
+        if name_of(call) in ("max", "min"):  # of stored integers, which keep their order
+            return self._moved(source, lambda v: reduction(v, axes, kept))
+        return replace(source, value=self.bb.emit(reduction(source.value, axes, kept)))
 
     def _softmax(self, call: Value) -> Placed:
         """Compute a channel softmax in NHWC: lowering requires the last axis."""
@@ -313,13 +315,9 @@ class _ChannelsLast(Moves):
 
     def _with_real_weights(self, call: Value, weights: Stored) -> Value:
         """`call` with float weights: integer kernels support a single scale per output channel, not per input."""
-        stored, scale, zero = (constant_of(v) for v in (weights.tensor, weights.scale, weights.zero_point))
-        if stored is None or scale is None or zero is None:
+        real = _real_weights(weights)
+        if real is None:
             return call
-        along = [1] * stored.ndim
-        along[weights.axis % stored.ndim] = -1
-        centred = stored.astype("int64") - (zero.reshape(along) if zero.size > 1 else zero.reshape(()))
-        real = (centred.astype("float32") * scale.reshape(along)).astype("float32")
         return relax.Call(
             call.op, [call.args[0], relax.const(real, "float32"), *call.args[2:]], call.attrs, call.ty_args
         )
@@ -406,6 +404,17 @@ class _Images(_ChannelsLast):
 
     def _pool(self, call: Value) -> Placed:
         return super()._pool(call) if self._place(call.args[0]).last else self._other(call)
+
+
+def _real_weights(weights: Stored) -> np.ndarray | None:
+    """Return the real numbers that constant weights stand for; None if any of them is computed."""
+    stored, scale, zero = (constant_of(v) for v in (weights.tensor, weights.scale, weights.zero_point))
+    if stored is None or scale is None or zero is None:
+        return None
+    along = [1] * stored.ndim
+    along[weights.axis % stored.ndim] = -1
+    centred = stored.astype("int64") - (zero.reshape(along) if zero.size > 1 else zero.reshape(()))
+    return (centred.astype("float32") * scale.reshape(along)).astype("float32")
 
 
 def _depth_behind(sizes: Sequence[int]) -> list[int]:
