@@ -143,6 +143,20 @@ def test_the_window_of_a_response_normalization_is_arbitrated(tmp_path: Path) ->
     assert np.abs(reference.run(random_inputs(reference.inputs, 0))[0] - theirs).max() > 0.01
 
 
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_batches_of_two_axes_by_stored_weights_are_arbitrated(tmp_path: Path, asymmetric: bool) -> None:
+    w, rng = ModelWriter(), np.random.default_rng(0)
+    x, y = w.activation((2, 3, 2, 8), "float32"), w.tensor((2, 3, 2, 4), "float32")
+    weights = w.constant(rng.integers(-127, 128, (4, 8)).astype("int8"), 0.02)
+    how = {"adjY": True, "asymmetricQuantizeInputs": asymmetric}
+    w.operator("BATCH_MATMUL", [x, weights], [y], "BatchMatMulOptions", **how)
+    ours, theirs, note = _checked(tmp_path / "batches.tflite", w)
+    assert note == "LiteRT with BATCH_MATMUL: with one batch axis"
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    reference = Reference(w.finish())
+    assert np.abs(reference.run(random_inputs(reference.inputs, 0))[0] - theirs).max() > 1
+
+
 def test_biases_of_int16_layers_are_named(tmp_path: Path) -> None:
     """The reference reads 32-bit biases of unnamed type as 64 bits."""
     w, rng = ModelWriter(), np.random.default_rng(0)

@@ -217,6 +217,23 @@ def _of_blocks(edit: _Editor, op: Any) -> str:
     return "with float weights, of scales for blocks"
 
 
+def _batches(edit: _Editor, op: Any) -> str:
+    """Multiply floats of several batch axes by a matrix of int8 weights as a single axis: scales of later batches are misread."""
+    types, shape_of = edit.schema.TensorType, lambda index: tuple(int(d) for d in edit.tensor(index).shape)
+    x, weights, y = int(op.inputs[0]), int(op.inputs[1]), int(op.outputs[0])
+    lead, how = shape_of(x)[:-2], op.builtinOptions
+    one = np.prod(shape_of(weights)[:-2], dtype=int) == 1
+    if edit.kind(x) != types.FLOAT32 or edit.kind(weights) != types.INT8 or len(lead) < 2 or not one:
+        return ""
+    count = int(np.prod(lead))
+    flat = edit.new((count, *shape_of(x)[-2:]), types.FLOAT32)
+    edit.before("RESHAPE", edit.reshaping(x, shape_of(flat)), flat, "ReshapeOptions")
+    matrix = edit.new((count, *shape_of(y)[-2:]), types.FLOAT32)
+    edit.before("BATCH_MATMUL", [flat, weights], matrix, "BatchMatMulOptions", **({} if how is None else vars(how)))
+    _become(edit, op, "RESHAPE", edit.reshaping(matrix, shape_of(y)), "ReshapeOptions")
+    return "with one batch axis"
+
+
 def _rounded_twice(edit: _Editor, op: Any) -> str:
     """Compute a fully connected layer by a 1x1 convolution of a single row, which is rounded twice.
 
@@ -362,6 +379,7 @@ def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str, 
 
 _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
     {
+        "BATCH_MATMUL": _batches,
         "BIDIRECTIONAL_SEQUENCE_LSTM": _both_ways,
         "FULLY_CONNECTED": _dense,
         "EMBEDDING_LOOKUP": _of_blocks,
