@@ -17,6 +17,8 @@ from tvm_cascade.passes.sliding.read import read_sliding
 from tvm_cascade.passes.sliding.rewrite import write_frame
 from tvm_cascade.sliding import FramePlan, frame_frontier, plan_frame
 
+_MOST_WORK = 1.1  # of the least work: rows kept to save less are computed again
+
 
 @dataclass(frozen=True)
 class FrameModule:
@@ -28,8 +30,8 @@ class FrameModule:
 
 
 def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> FrameModule:
-    """Rewrite a network to process a frame of `hop` new rows along an input axis, with the least work within
-    `most_state` bytes.
+    """Rewrite a network to process a frame of `hop` new rows along an input axis, with the fewest bytes kept for a tenth
+    more than the least work; with `most_state`, with the least work that keeps no more bytes.
 
     `mod` is a module as imported, before integers are lowered; it is not modified. Raises `UsageError` if no work would
     be saved, with the responsible operator, `GraphError` for a network without a window, and `InfeasibleError` if every
@@ -41,8 +43,10 @@ def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: i
     if refusal is not None:
         why = f"--hop {hop}: nothing of a frame can be reused in the next: {refusal.reason}"
         raise UsageError(why, refusal.operators)
-    if most_state is not None:
-        plans = frame_frontier(read.network, hop)
+    plans = frame_frontier(read.network, hop)
+    if most_state is None:
+        plan = [p for p in plans if sum(p.work) <= _MOST_WORK * sum(plan.work)][-1]
+    else:
         plan = next((p for p in plans if p.state_bytes <= most_state), None)
         if plan is None:
             culprit = read.network.series[read.network.input].name

@@ -20,6 +20,7 @@ from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
 from tvm_cascade.sliding import frame_frontier
+from tvm_cascade.testing import time_series
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.quick_build import quick_build
 
@@ -226,6 +227,15 @@ def test_less_state_for_more_work() -> None:
     with pytest.raises(UsageError, match="give --hop too"):
         tvm_cascade.plan(mod, hop_state="1KiB")
     assert tvm_cascade.plan(mod, hop=1, hop_state=plans[1].state_bytes).macs == plans[1].macs
+
+
+def test_the_fewest_bytes_for_a_tenth_more_work_are_kept() -> None:
+    mod = time_series.causal("int8")
+    made = frame_module(mod, 4, axis=2).plan
+    plans = frame_frontier(made.network, 4)
+    assert made.state_bytes < plans[0].state_bytes and sum(made.work) <= 1.1 * sum(plans[0].work)
+    assert all(sum(p.work) > 1.1 * sum(plans[0].work) for p in plans if p.state_bytes < made.state_bytes)
+    assert frame_module(mod, 4, 1 << 20, axis=2).plan.work == plans[0].work
 
 
 def test_sums_of_integers_run_and_those_of_floats_do_not() -> None:

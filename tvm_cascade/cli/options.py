@@ -202,7 +202,8 @@ _PLANNING = (
     option(LoadRequest, "axis", "With --hop: the axis that the window slides along: time, which is the first behind the "
            "batch, or its number, such as 2 of [1, channels, time].", metavar="AXIS"),
     option(LoadRequest, "hop_state", "With --hop: keep at most so many bytes from frame to frame, and compute again what that "
-           "leaves out: the point of `plan`'s \"state or work\" that fits."),
+           "leaves out: the point of `plan`'s \"state or work\" that fits. By default the fewest bytes for a tenth more than "
+           "the least work."),
     option(LoadRequest, "stored_io", "Take inputs and give outputs in the integers that a quantized network stores, where its "
            "file has floats: a quarter of their bytes. The header gives scale and zero point."),
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
