@@ -235,6 +235,9 @@ def stages(
     batches : numbers or str
         With `emit`, for "llvm": the folder takes any batch up to the last, by a program for each of these, such as (1, 4, 16),
         or "1..16" for 1, 2, 4, 8 and 16. Inputs are padded; that no row changes is proven first.
+    lengths : numbers or str
+        With `emit`, for "llvm": the folder takes inputs of these lengths, by a program for each. A length is every size that
+        the file leaves open behind the batch, but for those in `input_shapes`.
     precision : str
         "fp32", or "fp16" and "bf16": tensors between kernels are stored as float16 or bfloat16, products multiply these and
         sum up in float32; or "tf32", for cuda: tensors stay float32, products are on tensor cores.
@@ -261,12 +264,16 @@ def stages(
 
 
 def _batches(models: Sequence[Model], reading: LoadRequest, request: StagesRequest) -> Batches:
-    """Load a network for each batch of the request."""
+    """Load a network for each batch, or length, of the request."""
     from tvm_cascade.deploy.batches import load_batches
+    from tvm_cascade.deploy.lengths import load_lengths
 
+    kind = "batch" if request.batches else "length"
     if len(models) > 1 or isinstance(models[0], IRModule):
-        raise UsageError("--batches loads a file for each batch: give one model file")
-    return load_batches(models[0], reading, request)
+        raise UsageError(
+            f"--{kind}{'es' if request.batches else 's'} loads a file for each {kind}: give one model file"
+        )
+    return (load_batches if request.batches else load_lengths)(models[0], reading, request)
 
 
 def _stages(
@@ -281,7 +288,7 @@ def _stages(
     if is_graph_file(models[0]) and len(models) == 1:
         return stages_of_authors_file(models[0], request, readings[0])
     folder = folder_of(request, progress)
-    batches = _batches(models, readings[0], request) if request.batches else None
+    batches = _batches(models, readings[0], request) if request.batches or request.lengths else None
     if batches is not None:
         loaded = batches.largest
     else:

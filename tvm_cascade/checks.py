@@ -202,7 +202,7 @@ def batches(option: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str) and ".." in value:
         first, last = _batches(option, value, value.split(".."))
         if first > last:
-            raise refusal(option, value, "give the smaller batch first")
+            raise refusal(option, value, "give the smaller number first")
         sizes = {last}
         while first < last:
             sizes.add(first)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -82,6 +82,14 @@ class LoadError(CascadeError):
         self.path = str(path)
         self.reason = reason
         self.remedy = remedy
+
+
+class OpenSizesError(LoadError):
+    """A model file with inputs of sizes that it leaves open, and nobody gave."""
+
+    def __init__(self, path: object, reason: str, remedy: str, shapes: Mapping[str, Sequence[int | str]]) -> None:
+        super().__init__(path, reason, remedy)
+        self.shapes = shapes  # of these inputs, by name; a text stands for an open size
 
 
 _FEW = 40  # names that a message lists

@@ -287,6 +287,9 @@ class StagesRequest(SearchRequest):
     batches: Annotated[tuple[int, ...] | None, checks.optional(checks.batches)] = (
         None  # that the folder takes, ascending; None: the network's own
     )
+    lengths: Annotated[tuple[int, ...] | None, checks.optional(checks.batches)] = (
+        None  # of the sizes that the file leaves open behind the batch, ascending: a program in the folder for each
+    )
     cudnn: Annotated[bool, checks.flag] = False  # measure cuDNN's kernels too; the records tell where they are faster
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
 
@@ -502,6 +505,7 @@ class StagesKeywords(SearchKeywords, total=False):
     metaschedule: PathOrText | None
     trials: int
     batches: str | Sequence[int] | None
+    lengths: str | Sequence[int] | None
     cudnn: bool
 
 

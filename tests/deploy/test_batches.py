@@ -172,7 +172,7 @@ def test_a_file_of_one_batch_is_refused(tmp_path):
         ({"target": "cuda", "arch": "sm_90"}, "--batches is of --target llvm"),
         ({"cost": "measured"}, "--cost measured measures one batch"),
         ({"batches": "1..0"}, "give batches such as 1,4,16"),
-        ({"batches": "4..2"}, "give the smaller batch first"),
+        ({"batches": "4..2"}, "give the smaller number first"),
         ({"batches": "a"}, "give batches such as 1,4,16"),
         ({"batches": (0, 2)}, "give batches such as 1,4,16"),
         ({"batches": "1..2..3"}, "give batches such as 1,4,16"),

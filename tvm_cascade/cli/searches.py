@@ -159,6 +159,9 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "batch", "Batch size.")
 @option(StagesRequest, "batches", "With --emit, for llvm: the folder takes any batch up to the last, by programs for 1,4,16 or, "
         "with 1..16, for 1, 2, 4, 8 and 16, which share one file of weights.", metavar="N..N")  # fmt: skip
+@option(StagesRequest, "lengths", "With --emit, for llvm: the folder takes inputs of any of these lengths, 16,48,128 or, with "
+        "16..128, 16, 32, 64 and 128, by a program for each, which share one file of weights. A length is every size that the "
+        "file leaves open behind the batch.", metavar="N..N")  # fmt: skip
 @option(
     StagesRequest,
     "unit",

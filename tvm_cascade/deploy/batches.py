@@ -23,10 +23,10 @@ from tvm_cascade.staging.program.rows import require_same_rows, row_function
 
 @dataclass(frozen=True)
 class Batches:
-    """A network for each batch; the largest is the folder's main program."""
+    """A network for each batch, or length; the largest is the folder's main program."""
 
     loaded: Mapping[int, Loaded]  # ascending
-    rows: tuple[str, ...]  # names of the inputs that have rows
+    rows: tuple[str, ...] = ()  # names of the inputs that have rows; none: networks for lengths
 
     @property
     def largest(self) -> Loaded:
@@ -34,15 +34,15 @@ class Batches:
         return self.loaded[max(self.loaded)]
 
     def smaller(self, request: StagesRequest, progress: Callable[[str], None]) -> Smaller:
-        """Schedule the networks for all batches but the largest."""
+        """Schedule the networks for all sizes but the largest."""
         programs: dict[int, Staged] = {}
-        for batch, loaded in list(self.loaded.items())[:-1]:
-            progress(f"{loaded.name}: scheduling batch {batch}")
+        for size, loaded in list(self.loaded.items())[:-1]:
+            progress(f"{loaded.name}: scheduling {'batch' if self.rows else 'length'} {size}")
             with SearchMonitor(request.time_limit):
                 found: Found = search_by_description(loaded.mod, request)
             io = interface_of(loaded.mod, found.net.graph)
             best = found.schedule
-            programs[batch] = Staged(found.net, best.units, best.schedule, io, loaded.name, found.cost_model)
+            programs[size] = Staged(found.net, best.units, best.schedule, io, loaded.name, found.cost_model)
         return Smaller(programs, max(self.loaded), self.rows)
 
 
@@ -52,7 +52,7 @@ def load_batches(model: str | Path, reading: LoadRequest, request: StagesRequest
     Every input whose size leads with 1 has rows. Raises `UsageError` for options that do not fit and for networks whose
     rows depend on one another, and the errors of `pipeline.load`.
     """
-    _require_fitting(request)
+    require_fitting(request, "batch")
     one = pipeline.load(model, reading, unrolled=True)
     io = pipeline.interface_of(one.mod, stage_network(one.mod, request.target, request.precision).graph)
     if io.states:
@@ -102,14 +102,17 @@ def _refused(reason: str) -> UsageError:
     )
 
 
-def _require_fitting(request: StagesRequest) -> None:
-    """Raise `UsageError` for options that a folder of several batches cannot have."""
+def require_fitting(request: StagesRequest, kind: str) -> None:
+    """Raise `UsageError` for options that a folder of several programs cannot have; `kind`: "batch" or "length"."""
+    option = {"batch": "--batches", "length": "--lengths"}[kind]
+    if request.batches and request.lengths:
+        raise UsageError("--batches and --lengths are for different folders: give one of them")
     if request.emit is None:
-        raise UsageError("--batches is of --emit DIR: give that too")
+        raise UsageError(f"{option} is of --emit DIR: give that too")
     if request.target.startswith("cuda"):
-        raise UsageError("--batches is of --target llvm: for cuda emit a folder for each batch, with --input-shape")
+        raise UsageError(f"{option} is of --target llvm: for cuda emit a folder for each {kind}, with --input-shape")
     for name in ("batch", "load", "metaschedule"):
         if getattr(request, name) is not None:
-            raise UsageError(f"--{name} is for one batch: leave it or --batches out")
+            raise UsageError(f"--{name} is for one {kind}: leave it or {option} out")
     if request.cost != "analytic":
-        raise UsageError(f"--cost {request.cost} measures one batch: leave it or --batches out")
+        raise UsageError(f"--cost {request.cost} measures one {kind}: leave it or {option} out")

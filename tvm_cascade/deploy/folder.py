@@ -159,11 +159,16 @@ class Staged:
 
 @dataclass(frozen=True)
 class Smaller:
-    """Programs for smaller batches, which share the folder and the weights with the main one."""
+    """Programs for smaller batches, or lengths, which share the folder and the weights with the main one."""
 
-    programs: Mapping[int, Staged]  # by batch, ascending
-    largest: int  # batch of the main program
-    rows: tuple[str, ...]  # names of the inputs with a row for each of the batch; every output has them
+    programs: Mapping[int, Staged]  # by batch or length, ascending
+    largest: int  # of the main program
+    rows: tuple[str, ...]  # names of the inputs with a row for each of the batch; every output has them; none: lengths
+
+    @property
+    def kind(self) -> str:
+        """Return what differs between the programs."""
+        return "batch" if self.rows else "length"
 
 
 def emit_folder(
@@ -197,9 +202,10 @@ def emit_folder(
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
         metadata = _metadata(name, io, emission) | _kernels(net, lowered)
         metadata["calls"] = [] if emission.cuda else _calls(net, staged.units, schedule)
-        metadata["batches"], weights = (
-            _batches(smaller, emission, staging, weights, progress) if smaller else (None, weights)
-        )
+        metadata |= {"batches": None, "lengths": None}
+        if smaller is not None:
+            key = {"batch": "batches", "length": "lengths"}[smaller.kind]
+            metadata[key], weights = _programs(smaller, staged, emission, staging, weights, progress)
         metadata["weights"] = write_weights(weights, staging / WEIGHTS) if weights else None
         metadata["rows"] = list(smaller.rows) if smaller else None
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
@@ -213,23 +219,26 @@ def emit_folder(
     return written
 
 
-def _batches(
-    smaller: Smaller, emission: Emission, staging: Path, weights: list[np.ndarray], progress: Progress
+def _programs(
+    smaller: Smaller, main: Staged, emission: Emission, staging: Path, weights: list[np.ndarray], progress: Progress
 ) -> tuple[list[dict[str, object]], list[np.ndarray]]:
-    """Write a library for every smaller batch; return the programs' descriptions and all weights, equal ones once."""
+    """Write a library for every smaller program; return the programs' descriptions and all weights, equal ones once."""
     known = {_key(array): k for k, array in enumerate(weights)}
     every, described = list(weights), list[dict[str, object]]()
-    for batch, one in smaller.programs.items():
-        progress(f"{one.name}: compiling the library of batch {batch}")
+    for size, one in smaller.programs.items():
+        progress(f"{one.name}: compiling the library of {smaller.kind} {size}")
         lowered = lower_stages(_with_flat_result(one.net), one.units, one.schedule, emission.lowering())
         program, arrays = as_parameters(lowered)
         for array in arrays:
             if known.setdefault(_key(array), len(every)) == len(every):
                 every.append(array)
-        library = f"network_{batch}.so"
+        library = f"network_{size}.so"
         build_library(program, emission.tvm_target(), staging / library, None)
-        described.append({"batch": batch, "library": library, "weights": [known[_key(array)] for array in arrays]})
-    described.append({"batch": smaller.largest, "library": LIBRARY, "weights": list(range(len(weights)))})
+        described.append({smaller.kind: size, "library": library, "weights": [known[_key(array)] for array in arrays]})
+    described.append({smaller.kind: smaller.largest, "library": LIBRARY, "weights": list(range(len(weights)))})
+    if smaller.kind == "length":
+        for told, io in zip(described, (*(one.io for one in smaller.programs.values()), main.io), strict=True):
+            told |= {side: [_described(spec) for spec in getattr(io, side)] for side in ("inputs", "outputs")}
     return described, every
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError, OpenSizesError, UsageError
 from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.messages import printable
 from tvm_cascade.passes.main_rewriting import bindings_of
@@ -95,7 +95,7 @@ def check_input(
 
 
 def check_open_sizes(path: object, shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Raise `LoadError` for unknown input sizes, except a leading size, which defaults to 1.
+    """Raise `OpenSizesError` for unknown input sizes, except a leading size, which defaults to 1.
 
     A text stands for an unknown size and is its name in the file. The error names all such inputs, with options that
     fix the sizes: equal names get equal sizes.
@@ -110,10 +110,11 @@ def check_open_sizes(path: object, shapes: Mapping[str, Sequence[int | str]]) ->
         for name, shape in unknown.items()
     ]
     several = len(unknown) > 1
-    raise LoadError(
+    raise OpenSizesError(
         path,
         f"input{'s' * several} {named} {'have' if several else 'has'} sizes that the file leaves open",
         f"fix them, for example with {' '.join(f'--input-shape {printable(o)}' for o in options)}",
+        unknown,
     )
 
 

@@ -118,19 +118,29 @@ struct MappedTensor {
   std::shared_ptr<Mapping> mapping;
 };
 
-// A program of the folder: of a network for several batches there is one for each.
+// A program of the folder: of a network for several batches or lengths there is one for each.
 struct Program {
   int64_t batch;  // rows; 0: the network has one batch
   std::string library;
+  bool several;                  // whether the file of weights has tensors of further programs
   std::vector<int64_t> weights;  // numbers of the tensors in the file of weights
+  std::vector<Spec> takes, gives;
 };
 
 static std::vector<Program> Programs(const ffi::Any& metadata) {
-  const ffi::Any batches = Member(metadata, "batches");
-  if (batches == nullptr) return {Program{0, std::string(Member(metadata, "library").cast<ffi::String>()), {}}};
+  const ffi::Any batches = Member(metadata, "batches"), lengths = Member(metadata, "lengths");
+  const auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
+  if (batches == nullptr && lengths == nullptr) {
+    return {Program{0, std::string(Member(metadata, "library").cast<ffi::String>()), false, {}, takes, gives}};
+  }
   std::vector<Program> programs;
-  for (const ffi::Any& one : batches.cast<ffi::json::Array>()) {
-    Program program{Member(one, "batch").cast<int64_t>(), std::string(Member(one, "library").cast<ffi::String>()), {}};
+  for (const ffi::Any& one : (batches == nullptr ? lengths : batches).cast<ffi::json::Array>()) {
+    Program program{0, std::string(Member(one, "library").cast<ffi::String>()), true, {}, takes, gives};
+    if (batches == nullptr) {
+      program.takes = Specs(one, "inputs"), program.gives = Specs(one, "outputs");
+    } else {
+      program.batch = Member(one, "batch").cast<int64_t>();
+    }
     for (const ffi::Any& k : Member(one, "weights").cast<ffi::json::Array>()) program.weights.push_back(k.cast<int64_t>());
     programs.push_back(program);
   }
@@ -144,7 +154,7 @@ static std::vector<ffi::Tensor> Weights(const ffi::Any& metadata, const Program&
   const auto mapping = std::make_shared<Mapping>(file, static_cast<size_t>(Member(described, "bytes").cast<int64_t>()));
   std::vector<ffi::Tensor> weights;
   std::vector<Spec> specs = Specs(described, "tensors");
-  if (program.batch > 0) {
+  if (program.several) {
     std::vector<Spec> own;
     for (const int64_t k : program.weights) own.push_back(specs.at(static_cast<size_t>(k)));
     specs = own;
@@ -288,24 +298,35 @@ static bool HasRows(const ffi::Any& metadata, const std::string& name) {
   return false;
 }
 
+static bool Fits(const Program& program, const Files& inputs) {
+  for (const Spec& spec : program.takes) {
+    const auto found = inputs.find(spec.name);
+    if (found != inputs.end() && Read(found->second).size() != spec.bytes) return false;
+  }
+  return true;
+}
+
 static void Run(const Files& inputs, const Files& outputs, int repeat) {
   const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
   if (Member(metadata, "cudnn_kernels").cast<int64_t>() > 0) {
     throw std::runtime_error("some kernels of this network are cuDNN's, which are called through Python: run example.py");
   }
-  auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
   for (const auto& [name, file] : outputs) {
     bool known = false;
-    for (const Spec& spec : gives) known = known || spec.name == name;
+    for (const Spec& spec : Specs(metadata, "outputs")) known = known || spec.name == name;
     if (!known) throw std::runtime_error("the network has no output " + name);
   }
   const DLDevice device = Device(metadata);
   const auto programs = Programs(metadata);
   Program program = programs.back();
-  const int64_t largest = program.batch, rows = largest > 0 ? Rows(metadata, takes, inputs, largest) : 0;
+  const int64_t largest = program.batch, rows = largest > 0 ? Rows(metadata, program.takes, inputs, largest) : 0;
   for (size_t k = programs.size(); largest > 0 && k-- > 0;) {
     if (programs[k].batch >= rows) program = programs[k];  // the smallest that holds the rows
   }
+  for (const Program& one : programs) {
+    if (largest == 0 && Fits(one, inputs)) program = one;  // that has the length of the files
+  }
+  auto takes = program.takes, gives = program.gives;
   for (Spec& spec : takes) {
     if (largest == 0 || !HasRows(metadata, spec.name)) continue;
     spec.bytes = spec.bytes / static_cast<size_t>(largest) * static_cast<size_t>(program.batch);

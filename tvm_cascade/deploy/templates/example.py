@@ -50,7 +50,8 @@ class Network:
         if self.metadata.get("cudnn_kernels"):
             _register_cudnn()
         self._weights = _weights(self.metadata.get("weights"))
-        self._programs = self.metadata.get("batches") or [{"batch": None, "library": self.metadata["library"]}]
+        several = self.metadata.get("batches") or self.metadata.get("lengths")
+        self._programs = several or [{"batch": None, "library": self.metadata["library"]}]
         self._libraries = [_runtime().load_module(str(HERE / program["library"])) for program in self._programs]
         self._configure = _runtime().get_global_func("runtime.config_threadpool")
         self._free = [[] for _ in self._programs]  # sessions that nobody runs, of each program
@@ -62,11 +63,14 @@ class Network:
         """Run on inputs by name, and return outputs by name. Raises ValueError for inputs that are not the network's.
 
         A network for several batches takes any number of rows up to its largest batch. The program for the smallest batch
-        that holds them runs, with rows of zeros behind them; no row depends on another one. A network with states goes on
-        from the run before.
+        that holds them runs, with rows of zeros behind them; no row depends on another one. A network for several lengths
+        takes inputs of each of these. A network with states goes on from the run before.
         """
         if self._own is not None:
             return self._own.run(arrays)
+        if self.metadata.get("lengths"):
+            program = self._fitting(arrays)
+            return self._run(program, _checked(arrays, self._programs[program]["inputs"]))
         rows, program, specs = self._chosen(arrays)
         given = _checked(arrays, specs)
         if rows is None:
@@ -75,6 +79,17 @@ class Network:
         padded = self.metadata["rows"]
         given = [_padded(a, batch) if name in padded else a for name, a in zip(names, given, strict=True)]
         return {name: array[:rows] for name, array in self._run(program, given).items()}
+
+    def _fitting(self, arrays):
+        """Return the number of the program for the shapes of these inputs."""
+        shapes = {name: list(np.shape(array)) for name, array in arrays.items()}
+        for number, program in enumerate(self._programs):
+            if all(shapes.get(spec["name"], spec["shape"]) == spec["shape"] for spec in program["inputs"]):
+                return number
+        lengths = ", ".join(str(program["length"]) for program in self._programs)
+        raise ValueError(
+            f"the inputs have the shapes {shapes}: this network has programs for the lengths {lengths} alone"
+        )
 
     def sequence(self):
         """Return a sequence of runs with states of its own. Sequences may run in several threads at once."""
