@@ -17,8 +17,11 @@ from typing import Any
 
 FOR_DEVICES = ("stages", "optimize", "doctor")  # commands that may compile for GPUs, or say what there is
 PLANNERS = ("plan", "compile", "order", "allocate")  # commands that multiply no matrices
-LATE = {  # they tune kernels, schedule them for GPUs, train networks, write and distribute them
-    "tvm.s_tir.meta_schedule", "tvm.s_tir.dlight", "tvm.s_tir.backend", "tvm.s_tir.analysis", "tvm.topi.gpu",
+LATE = {  # they tune kernels, schedule them for GPUs, find objects in images, train networks, write and distribute them
+    "tvm.s_tir.meta_schedule", "tvm.s_tir.dlight", "tvm.s_tir.backend", "tvm.s_tir.analysis",
+    "tvm.topi.gpu", "tvm.topi.vision", "tvm.topi.cpp.vision",
+    "tvm.relax.backend.adreno", "tvm.relax.backend.cuda", "tvm.relax.backend.gpu_generic",
+    "tvm.relax.backend.metal", "tvm.relax.backend.rocm",
     "tvm.relax.training", "tvm.relax.frontend.nn", "tvm.runtime.disco",
 }  # fmt: skip
 TABLES = "tflite"  # whose package imports a module for each of 180 tables of a file's schema

@@ -27,7 +27,6 @@ from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, s_tir, tirx, tvm_ffi
-from tvm_cascade.schedules.tuning.in_process import local_pair
 from tvm_cascade.schedules.tuning.row_form import NotTunableError, RowForm, row_form, serial, splice
 
 ms: Any = s_tir.meta_schedule
@@ -191,6 +190,8 @@ def measured_by(pair: tuple[Any, Any], search: Search, database: Any) -> dict[st
 
 
 def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Search) -> None:
+    from tvm_cascade.schedules.tuning import in_process  # classes of MetaSchedule, whose import takes long
+
     with without_intrinsics(), contextlib.redirect_stdout(sys.stderr):  # MetaSchedule prints tables
         ms.tir_integration.tune_tir(
             mod=tvm.IRModule({f"kernel{k}": f for k, f in enumerate(forms)}),
@@ -198,7 +199,7 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
             work_dir=str(folder),
             max_trials_global=search.trials * len(forms),
             max_trials_per_task=search.trials,
-            **measured_by(local_pair(search.repeat_ms), search, database),
+            **measured_by(in_process.local_pair(search.repeat_ms), search, database),
             cost_model=ms.cost_model.XGBModel(num_warmup_samples=4 * search.batch, num_tuning_cores=1),
             task_scheduler="round-robin",
             space=ms.space_generator.ScheduleFn(
