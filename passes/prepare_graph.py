@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tvm.ir import IRModule
@@ -16,6 +17,7 @@ from tvm_cascade.graph import Graph, KernelFootprints, Op
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_kernels
 from tvm_cascade.passes.fuse_dynamic_layers import fuse_dynamic_layers
+from tvm_cascade.passes.fuse_elementwise import fuse_elementwise
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.keep_stored import keep_stored
 from tvm_cascade.passes.relax_ops import read_function
@@ -158,7 +160,9 @@ def prepare_graph(
     analyses of further candidates, and gets the new ones. Tensors named in `staged` are read through copies.
     """
     mod = fuse_dynamic_layers(mod)
-    source = read_function(keep_stored(fuse_float_layers(mod) if fused_floats else mod), "main")
+    fused = keep_stored(fuse_float_layers(mod) if fused_floats else mod)
+    joined = partial(fuse_elementwise, vectors=core.mve)
+    source = read_function(fused, "main", joined if fused_floats else None)
     source = with_staged(source, staged) if staged else source
     core = replace(core, small_weights=has_small_weights(mod), small_floats=bool(small_floats_of(mod)))
     known = known or Analyses()

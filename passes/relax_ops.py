@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,11 +101,14 @@ def _is_cut_from(func: PrimFunc) -> bool:
     return not any(out in written for out in outputs_of(func))
 
 
-def read_function(mod: Any, function: str) -> Source:
-    """Lower and read a function. Raises `GraphError` unless it is straight-line code with static shapes."""
+def read_function(mod: Any, function: str, change: Callable[[Source], Source] | None = None) -> Source:
+    """Lower and read a function, and `change` it before its calls are named.
+
+    Raises `GraphError` unless it is straight-line code with static shapes.
+    """
     if function not in {g.name_hint for g in mod.get_global_vars()}:
         raise GraphError(f"the module has no function {function}")
-    return _Reader(legalize(mod), function).read()
+    return _Reader(legalize(mod), function).read(change)
 
 
 class _Reader:
@@ -121,13 +124,14 @@ class _Reader:
         self._folder = Folder()
         self._in_file: dict[str, str] = {}  # name of a tensor -> that of the file
 
-    def read(self) -> Source:
+    def read(self, change: Callable[[Source], Source] | None) -> Source:
         program = self._program
         inputs = [self._tensor(self._unique(plain(program.values[v].name)), v) for v in program.inputs]
         for call in program.calls:
             self._call(call)
         outputs = tuple(self._output(self._env[v], inputs) for v in numbers_in(program.result))
-        source = _pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
+        source = pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
+        source = source if change is None else pruned(change(source))
         tensors, calls = with_file_names(source.tensors, source.calls, source.inputs, source.outputs, self._in_file)
         return replace(source, tensors=tensors, calls=calls)
 
@@ -201,7 +205,7 @@ class _Reader:
         return len(self._tensors) - 1
 
 
-def _pruned(source: Source) -> Source:
+def pruned(source: Source) -> Source:
     """Remove dead code: outputs that nothing reads (a dropout's mask), and calls without live outputs."""
     used = {*source.outputs, *(t for c in source.calls for t in c.inputs)}
     calls = [p for c in source.calls if (p := _with_outputs(c, [t in used for t in c.outputs])) is not None]
@@ -215,7 +219,7 @@ def _pruned(source: Source) -> Source:
 
     tensors = tuple(replace(source.tensors[t], index=k) for t, k in number.items())
     renumbered = tuple(replace(c, inputs=numbers(c.inputs), outputs=numbers(c.outputs)) for c in calls)
-    return _pruned(Source(tensors, renumbered, numbers(source.inputs), numbers(source.outputs)))
+    return pruned(Source(tensors, renumbered, numbers(source.inputs), numbers(source.outputs)))
 
 
 def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:

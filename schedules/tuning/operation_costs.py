@@ -78,6 +78,8 @@ class OperationCosts:
 
     def _of_floats(self, kind: type, dtype: str) -> float:
         if self._computes(dtype):
+            if self.vectors and kind is tirx.Div:
+                return 4.0  # one for each lane
             larger = self.own.get(*(("max_floats", 1.0) if self.vectors else ("max_float", 4.0)))
             return larger if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
         if kind is tirx.Select:

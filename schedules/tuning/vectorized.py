@@ -1,8 +1,9 @@
 """Innermost loops over neighbouring elements, which LLVM turns into vectors or copies by itself.
 
 LLVM vectorizes if iterations are alike and independent: they store the next element, load the next ones or always the
-same, and compute with vector operations: no division, no 64-bit integers, no call, no branch. A loop that only copies
-becomes word moves, or a call to `memcpy`, with newlib's instruction count on Armv7-M.
+same, and compute with vector operations: no division of integers, no 64-bit integers, no call, no branch. Floats are
+divided lane by lane. A loop that only copies becomes word moves, or a call to `memcpy`, with newlib's instruction count
+on Armv7-M.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _WORD, _LINE = 4, 16  # bytes that an instruction moves, and an iteration of `me
 _MOVED = 4  # words that are moved without a call
 # instructions of a call: its own, and by what it has left to copy
 _CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (20, 10, 4, 1)
-_LACKING = (ir.Call, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_LACKING = (ir.Call, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")
 _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, whatever type they are widened to
@@ -31,6 +32,8 @@ def lanes_of(loop: Any) -> int:
         return 1
     nodes = list(_parts(store.value))
     if type(store.value) is ir.TensorLoad or any(isinstance(n, _LACKING) or "64" in dtype_of(n) for n in nodes):
+        return 1
+    if any(type(n) is tirx.Div and dtype_of(n) != "float32" for n in nodes):
         return 1
     if any(isinstance(n, _COMPARED) and dtype_of(n.a) == "float32" for n in nodes):
         return 1  # a fence keeps NaN (`schedules.tir.nan.keep_nan_in_vectors`), and the loop from vectors
