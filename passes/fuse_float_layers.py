@@ -92,6 +92,7 @@ class _Layer:
     bias: Value | None = None  # of one value per output channel, or a single one
     bounds: tuple[float, float] = (-inf, inf)
     stored: Packed | None = None  # the weights, if the file stores them as small integers
+    weighted: bool = True  # False for a product of two activations
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,7 +103,7 @@ class _Layer:
         forms: dict[str, Callable[[Emitter], Value]] = {
             "relax.nn.max_pool2d": self._max_pool2d, "relax.nn.avg_pool2d": self._avg_pool2d, "relax.mean": self._mean,
             "relax.concat": self._concat,
-            "relax.matmul": self._dense, "relax.nn.conv2d": self._conv2d,
+            "relax.matmul": self._dense if self.weighted else self._product, "relax.nn.conv2d": self._conv2d,
         }  # fmt: skip
         return forms[name_of(self.core)](emitter)
 
@@ -168,6 +169,23 @@ class _Layer:
             operands = tuple(emitter.emit(relax.op.reshape(value, to), "") for value, to in sides)
         made = self._call(emitter, "dense", sums, operands, (rows, units), (1,), kernel_layout="IO")
         return made if flat else emitter.emit(relax.op.reshape(made, list(self.shape)))
+
+    def _product(self, emitter: Emitter) -> Value:
+        """Emit a matrix product of two activations."""
+        x, y = (shape_of(a) for a in self.core.args[:2])
+
+        def batch(shape: Sequence[int], index: Sequence[Index]) -> tuple[Index, ...]:
+            return tuple(0 if n == 1 else i for n, i in zip(shape[:-2], index[:-2], strict=True))
+
+        def compute(p: Tensor, q: Tensor) -> Tensor:
+            rc = te.reduce_axis((0, x[-1]), "rc")
+            return te.compute(
+                self.shape,
+                lambda *i: te.sum(p[(*batch(x, i), i[-2], rc)] * q[(*batch(y, i), rc, i[-1])], axis=[rc]),
+                name="batch_matmul",
+            )
+
+        return emitter.call("batch_matmul", compute, list(self.core.args[:2]))
 
     def _max_pool2d(self, emitter: Emitter) -> Value:
         attrs, padding = self.core.attrs, _padding(self.core)
@@ -315,6 +333,8 @@ class _Layers:
         for binding in self.bindings:
             if self._is_pool(binding) or self._is_mean(binding) or self._is_concat(binding):
                 layer = _Layer(binding.value, (binding.var,))
+            elif self._is_product(binding):
+                layer = _Layer(binding.value, (binding.var,), weighted=False)
             elif self._is_core(binding):
                 stored = self._stored(binding.value)
                 core = self._scaled(_Layer(binding.value, (binding.var,), stored=stored))
@@ -348,6 +368,14 @@ class _Layers:
             return False
         parts = call.args[0].fields
         return {dtype_of(v) for v in (binding.var, *parts)} == {"float32"} and not any(map(self._is_constant, parts))
+
+    def _is_product(self, binding: Binding) -> bool:
+        """Return True for a product of matrices of floats, neither of them constant."""
+        call = binding.value
+        if name_of(call) != "relax.matmul" or {dtype_of(v) for v in (binding.var, *call.args[:2])} != {"float32"}:
+            return False
+        computed = not any(map(self._is_constant, call.args[:2])) and self._stored(call) is None
+        return computed and len({len(shape_of(v)) for v in (binding.var, *call.args[:2])} - {1}) == 1
 
     def _is_core(self, binding: Binding) -> bool:
         call = binding.value

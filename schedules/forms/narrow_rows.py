@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tvm_cascade.graph import Window
+from tvm_cascade.graph import IDENTITY, Window
 from tvm_cascade.schedules.driver.calls import OwnValues
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.kernels.kernel import Role
@@ -51,8 +51,17 @@ def _slides(window: Window) -> bool:
     return window.stride != 0 and window.denominator == 1
 
 
-def windows_of(site: Site) -> Windows | str:
-    """Return the windows of an operator that can have narrow row kernels, or the reason against."""
+def reads_rows(windows: tuple[Window, Window]) -> bool:
+    """Test that each output pixel reads all pixels of the input's same row, as the right operand of a product."""
+    row, column = windows
+    return is_single((row, IDENTITY)) and column.stride == 0 and column.padding == 0 and column.dilation == 1
+
+
+def windows_of(site: Site, by_rows: bool = False) -> Windows | str:
+    """Return the windows of an operator that can have narrow row kernels, or the reason against.
+
+    `by_rows` allows inputs behind the first that `reads_rows` tells.
+    """
     op = site.op
     if not site.scheduled:
         return "no performance schedule serves it"
@@ -60,7 +69,10 @@ def windows_of(site: Site) -> Windows | str:
         return "its windows do not slide"
     pairs: list[tuple[Window, Window]] = []
     for row, column in zip(op.windows, op.columns, strict=True):
-        if row is None or column is None or not (_slides(row) and _slides(column)):
+        if row is None or column is None:
+            return "its windows do not slide"
+        whole = by_rows and pairs and reads_rows((row, column))
+        if not whole and not (_slides(row) and _slides(column)):
             return "its windows do not slide"
         if row.extent > 1 and row.dilation > 1:
             return "rows of its windows lie apart"
@@ -97,10 +109,12 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
     An input read through a row table has all rows and the step's valid columns; inputs read pixel by pixel are a single
     row of the step's pixels.
     """
-    spec, single = site.spec, all(is_single(pair) for pair in windows)
+    spec, single = site.spec, all(is_single(pair) or reads_rows(pair) for pair in windows)
     high = [1 if single else t.rows for t in site.tensors]
+    wide = [t.shape[2] if reads_rows(pair) else columns.valid for pair, t in zip(windows, spec.inputs, strict=False)]
     inputs = tuple(
-        t._replace(shape=(1, rows, columns.valid, t.shape[3])) for rows, t in zip(high, spec.inputs, strict=False)
+        t._replace(shape=(1, rows, pixels, t.shape[3]))
+        for rows, pixels, t in zip(high, wide, spec.inputs, strict=False)
     )
     return replace(
         spec,

@@ -40,6 +40,8 @@ class PixelTiles(KernelForm):
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
         made = pixel_tile_kernel(site, use.segment.tile.columns)
+        if not isinstance(made, str) and not made.has_rows(use):
+            made = "rows that it reads whole lie in two parts"
         used = made if isinstance(made, str) else made.used(use)
         if not isinstance(used, str) and used.scratch_bytes <= use.segment.scratch_bytes:
             return used
@@ -93,6 +95,12 @@ class PixelTileKernel(BuiltKernel):
     singles: Runs  # the variant of a step of one pixel, by its column
     table_bytes: tuple[int, ...] = ()  # by input: of its row table and the run behind it
     wrapping: tuple[tuple[int | None, int], ...] = ()  # tensors that may wrap: (input position or None: output, tensor)
+    by_rows: tuple[int, ...] = ()  # inputs, by position, with rows read whole
+
+    def has_rows(self, use: Use) -> bool:
+        """Return True if every row that is read whole lies in one piece."""
+        tensors = [use.op.inputs[i] for i in self.by_rows]
+        return all(tiles_are_contiguous(use.plan, t, use.plan.graph.tensors[t].columns) for t in tensors)
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
@@ -120,7 +128,8 @@ class PixelTileKernel(BuiltKernel):
         sizes = table_bytes(use.plan.graph, use.op, self.pixels, slots)
         whole = [is_whole(use.plan, t) for t in use.op.inputs]
         tables = tuple(t and replace(t, fill=t.fill_whole) if w else t for t, w in zip(self.tables, whole, strict=True))
-        direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
+        read = [k for k, table in enumerate(self.tables) if table is None and k not in self.by_rows]
+        direct = [(k, use.op.inputs[k]) for k in read]
         written = [(None, t) for t in use.op.outputs]
         wraps = tuple((k, t) for k, t in (*direct, *written) if not tiles_are_contiguous(use.plan, t, self.pixels))
         if wraps:
@@ -154,7 +163,7 @@ class PixelTileKernel(BuiltKernel):
                 calls.append(self._fill(caller, len(calls), position, (y, x0), self.valid[which]))
 
         def read(i: int) -> Expr:
-            return _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0))
+            return _pixel(caller, caller.input(i), caller.input_pixel(i, y, i32(0) if i in self.by_rows else x0))
 
         address, scratch = caller.memory.address, lambda: caller.scratch_address
         own = {
@@ -186,6 +195,7 @@ class _Tiles:
     steps: Sequence[Columns]  # what each step of a row computes
     singles: Sequence[Columns]  # by column of the output, what a step of one pixel computes
     variants: dict[Columns, Variant]
+    by_rows: tuple[int, ...]  # inputs, by position, with rows read whole
 
 
 def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
@@ -198,18 +208,22 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     steps = narrow_rows.runs_of(starts, (order.index(c) for c in made.steps))
     singles = narrow_rows.runs_of(range(len(made.singles)), (order.index(c) for c in made.singles))
     kernels = tuple(v.make() for v in made.variants.values())
-    return PixelTileKernel(kernels, pixels, made.tables, tuple(c.valid for c in order), steps, singles)
+    valid = tuple(c.valid for c in order)
+    return PixelTileKernel(kernels, pixels, made.tables, valid, steps, singles, by_rows=made.by_rows)
 
 
 def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
     """Plan how narrow row kernels compute an operator in steps of `pixels` pixels, or return why they cannot."""
-    windows = narrow_rows.windows_of(site)
+    windows = narrow_rows.windows_of(site, by_rows=True)
     if isinstance(windows, str):
         return windows
     assert site.core is not None
     op, inputs, out = site.op, site.tensors[:-1], site.tensors[-1]
+    by_rows = tuple(i for i, pair in enumerate(windows) if i and narrow_rows.reads_rows(pair))
     tables = tuple(
-        None if narrow_rows.is_single(pair) else row_table(tensor, out.rows, *pair, site.core)
+        None
+        if narrow_rows.is_single(pair) or narrow_rows.reads_rows(pair)
+        else row_table(tensor, out.rows, *pair, site.core)
         for tensor, pair in zip(inputs, windows, strict=True)
     )
     if any(tables) and op.kind.removeprefix("concat_") not in SLIDING:
@@ -226,7 +240,7 @@ def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
         [*whole, *single],
         lambda c: 4 * max(whole.count(c) / len(whole), single.count(c) / len(single)) < 1,
     )
-    return made if isinstance(made, str) else _Tiles(tables, whole, single, made)
+    return made if isinstance(made, str) else _Tiles(tables, whole, single, made, by_rows)
 
 
 def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:
