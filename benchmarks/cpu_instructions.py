@@ -1,6 +1,6 @@
 """Instructions of one inference on one thread beside ONNX Runtime, counted by callgrind: the same on a busy machine.
 
-    python benchmarks/cpu_instructions.py             # twelve networks, an hour or more; writes results/cpu_instructions.md
+    python benchmarks/cpu_instructions.py             # thirteen networks, an hour or more; writes results/cpu_instructions.md
     python benchmarks/cpu_instructions.py --integers  # integer products, weights of 8 and 4 bits; cpu_instructions_integers.md
     python benchmarks/cpu_instructions.py --networks bert_tiny --profile  # prints, and the functions that take the most too
 
@@ -39,8 +39,8 @@ _PAGES = {  # file, title, what its networks are, and a note
     ),
 }
 _NETWORKS = (
-    "llama_block", "bert_tiny", "mobilenet_v3_small", "squeezenet_1_1", "shufflenet_v2", "mobilenet_v2", "efficientnet_b0",
-    "vit_tiny", "resnet18", "googlenet", "inception_v3", "whisper_tiny_layer",
+    "llama_block", "bert_tiny", "bert_base_layer", "mobilenet_v3_small", "squeezenet_1_1", "shufflenet_v2", "mobilenet_v2",
+    "efficientnet_b0", "vit_tiny", "resnet18", "googlenet", "inception_v3", "whisper_tiny_layer",
 )  # fmt: skip
 _INTEGERS = ("bert_tiny_int8", "llama_block_int8", "llama_block_8bits", "llama_block_4bits")
 

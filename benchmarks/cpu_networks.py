@@ -412,14 +412,23 @@ def mobilenet_v3_small() -> onnx.ModelProto:
     return w.model(224, w.conv(x, 1000, relu=False))
 
 
+def _bert(layers: int, wide: int, heads: int, tokens: int) -> onnx.ModelProto:
+    w = Writer(wide=wide)
+    x = w.norm("input")
+    for _ in range(layers):
+        x = w.norm(w.apply("Add", x, w.attention(x, tokens, heads)))
+        x = w.norm(w.apply("Add", x, w.feed_forward(x, 4 * wide)))
+    return w.model((1, tokens, wide), x)
+
+
 def bert_tiny() -> onnx.ModelProto:
     """Build BERT's encoder behind its embeddings: 2 layers, 128 wide, 2 heads, 128 tokens; GELU by Erf, as PyTorch exports it."""
-    w = Writer(wide=128)
-    x = w.norm("input")
-    for _ in range(2):
-        x = w.norm(w.apply("Add", x, w.attention(x, 128, 2)))
-        x = w.norm(w.apply("Add", x, w.feed_forward(x, 512)))
-    return w.model((1, 128, 128), x)
+    return _bert(2, 128, 2, 128)
+
+
+def bert_base_layer() -> onnx.ModelProto:
+    """Build one layer of BERT-base behind its embeddings: 768 wide, 12 heads, 3072 hidden, 128 tokens; GELU by Erf."""
+    return _bert(1, 768, 12, 128)
 
 
 def vit_tiny() -> onnx.ModelProto:
@@ -492,6 +501,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "mobilenet_v3_small": mobilenet_v3_small,
     "efficientnet_b0": efficientnet_b0,
     "bert_tiny": bert_tiny,
+    "bert_base_layer": bert_base_layer,
     "vit_tiny": vit_tiny,
     "whisper_tiny_encoder": whisper_tiny_encoder,
     "whisper_tiny_layer": whisper_tiny_layer,
