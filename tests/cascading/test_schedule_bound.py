@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 from random import Random
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.cascading import PlanOptions, cascade
-from tvm_cascade.cascading.boundaries import boundary
+from tvm_cascade.cascading.boundaries import _reads, _reads_all, boundary
 from tvm_cascade.cascading.schedule_bound import schedule_bound
 from tvm_cascade.graph import Graph, Window
 from tvm_cascade.testing.graphs import Builder
@@ -129,3 +130,19 @@ def test_boundaries_hold_for_all_sets_of_pixels(axes: tuple[Axis, Axis]) -> None
 
 def _taps(window: Window, y: int, size: int) -> list[int]:
     return [t for k in range(window.extent) if 0 <= (t := window.first(y) + k * window.dilation) < size]
+
+
+def test_windows_that_read_everything() -> None:
+    for extent, stride, padding, inputs, outputs in product((1, 3, 6), (0, 1), (0, 1, 2), (1, 2, 5), (1, 2, 4)):
+        window = Window(extent, stride, padding=padding)
+        assert _reads_all(window, inputs, outputs) == bool(_reads(window, inputs, outputs).all())
+
+
+def test_signals_of_many_samples_take_little_memory() -> None:
+    """Sound as it comes has tens of thousands of samples a second: tables of outputs by inputs would take gigabytes."""
+    b = Builder()
+    graph = b.finish(b.global_pool(b.conv(b.conv(b.input(1, 16_000, 1), 4, (1, 3)), 8, (1, 3))))
+    tracemalloc.start()
+    assert 0 < schedule_bound(graph) <= cascade(graph).peak
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()

@@ -188,16 +188,18 @@ def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
     """Derive the constants of fact 1 for a window along one axis. An input belongs to the output with a middle tap on
     the input.
     """
-    reads = _reads(window, inputs, outputs)
-    if outputs == 1:
-        return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0, 0.0)
-    if reads.all():  # nothing is dead before the last output is made
+    if outputs > 1 and _reads_all(window, inputs, outputs):  # nothing is dead before the last output is made
         rate = -(-inputs // outputs)
         return _Axis(inputs, outputs, rate, -rate, inputs, inputs - rate * (outputs - 2))
     rate, counted = _owned(window, inputs, outputs)
+    count = len(counted)
+    if outputs > _LONG:
+        return _Axis(count, outputs, rate, 0.0, 0, 0.0)
+    reads = _reads(window, inputs, outputs)
+    if outputs == 1:
+        return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0, 0.0)
     reads = reads[:, counted]
-    count = reads.shape[1]
-    if window.dilation > 1 or outputs > _LONG or not count:  # the readers of a row need not be neighbours
+    if window.dilation > 1 or not count:  # the readers of a row need not be neighbours
         return _Axis(count, outputs, rate, 0.0, 0, 0.0)
     first, last = reads.argmax(axis=0), outputs - 1 - reads[::-1].argmax(axis=0)
     runs = np.zeros((outputs + 1, outputs + 1), np.int64)  # [u, v]: inputs that only outputs [u, v) read
@@ -212,6 +214,12 @@ def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
     steps = np.arange(1, outputs)[:, None]
     across = ((first < steps) & (last >= steps)).sum(axis=1)  # inputs that outputs before and after a step read
     return _Axis(count, outputs, rate, float(excess.max()), int(across.min()), within)
+
+
+def _reads_all(window: Window, inputs: int, outputs: int) -> bool:
+    """Test whether every output reads every input, in a window without gaps."""
+    last = (outputs - 1) * window.stride // window.denominator - window.padding
+    return window.dilation == 1 and last <= 0 and window.extent - window.padding >= inputs
 
 
 def _reads(window: Window, inputs: int, outputs: int) -> NDArray[np.bool_]:
