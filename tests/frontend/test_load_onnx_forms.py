@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.onnx_layers import Layers
+from tvm_cascade.testing.onnx_nodes import check_network
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()
@@ -315,3 +317,19 @@ def test_two_parts_of_a_split_are_operands(tmp_path: Path, kind: str, compute: A
     x = np.linspace(-1, 1, 12, dtype="float32").reshape(1, 4, 3)
     wanted = x[:, :2] * 0.5 + compute(x[:, :2], x[:, 2:])
     np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(x)[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+def test_boxes_are_scaled_before_half_a_pixel_is_taken_off(tmp_path: Path, opset: int) -> None:
+    """By every scale, ratio and transformation; TVM's importer takes half a pixel off unscaled boxes."""
+    rng, nodes = np.random.default_rng(0), []
+    for scale, ratio in product((1.0, 0.25, 0.5, 2.0), (1, 3)):
+        how: dict[str, Any] = {"spatial_scale": scale, "sampling_ratio": ratio, "output_height": 2, "output_width": 3}
+        for mode in ("half_pixel", "output_half_pixel", None) if opset >= 16 else (None,):
+            how |= {} if mode is None else {"coordinate_transformation_mode": mode}
+            nodes.append(helper.make_node("RoiAlign", ["x", "boxes", "lines"], [f"y{len(nodes)}"], **how))
+            how.pop("coordinate_transformation_mode", None)
+    boxes = np.array([[0, 0, 5, 4], [1.3, 2.2, 6.5, 7.1], [3, 1, 3.5, 1.25]], "float32")
+    inputs = {"x": rng.standard_normal((2, 3, 7, 8)).astype("float32"), "boxes": boxes}
+    lines = {"lines": np.array([0, 1, 1])}
+    check_network(tmp_path, nodes, inputs, [f"y{k}" for k in range(len(nodes))], lines, opset)

@@ -30,7 +30,6 @@ from tvm_cascade.importers.onnx.known import (
     optional_has_element,
     refused,
     reverse_sequence,
-    roi_align_of_maxima,
     sequence_length,
     shape_constant,
     slice_by_attributes,
@@ -60,7 +59,7 @@ from tvm_cascade.importers.onnx.resize import resize, text, upsample
 from tvm_cascade.importers.onnx.scans import scan
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.onnx.weight_only import dequantize_blocks, matmul_by_bits
-from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, written_lines
+from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, roi_align, written_lines
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.main_rewriting import Value, blocks_closed, constant_of, relax, shape_of
 
@@ -386,7 +385,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "ReverseSequence": reverse_sequence,
         "SpaceToDepth": space_to_depth,
         "Slice": slice_by_attributes,
-        "RoiAlign": refused(roi_align_of_maxima),
+        "RoiAlign": roi_align,
         "TopK": top_k,
         "MaxUnpool": refused(computed_size),
         "NonMaxSuppression": _suppression,

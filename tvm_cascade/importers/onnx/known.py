@@ -141,11 +141,6 @@ def refused(found: Callable[[Sequence[Value], Attributes], str]) -> Converter:
     return convert
 
 
-def roi_align_of_maxima(_inputs: Sequence[Value], attrs: Attributes) -> str:
-    """Refuse a RoiAlign with maxima: ONNX takes the maximum before interpolation, the importer after."""
-    return "mode max: export it with mode avg" if attrs.get("mode") == b"max" else ""
-
-
 def computed_size(inputs: Sequence[Value], _attrs: Attributes) -> str:
     """Refuse a MaxUnpool with a third input."""
     computed = inputs[2] is not None and constant_of(inputs[2]) is None

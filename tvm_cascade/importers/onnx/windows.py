@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.onnx.resize import text
+from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.integer.untyped import te, tirx
 from tvm_cascade.passes.main_rewriting import Value, constant_of, relax, shape_of
 
@@ -62,6 +63,25 @@ def pool_with_places(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
         return te.compute(shape_of(values), flat, name="pool_places")
 
     return relax.Tuple([values, bb.emit_te(places, x, values, primfunc_name_hint="pool_places")])
+
+
+def roi_align(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Convert RoiAlign of averages, off by half a pixel of scaled boxes; ONNX takes maxima before interpolating, Relax after."""
+    x, boxes, images = inputs
+    if attrs.get("mode") == b"max":
+        raise NotImplementedError("mode max: export it with mode avg")
+    otherwise = "half_pixel" if attrs["tvm_custom"]["opset"] >= 16 else "output_half_pixel"
+    half, scale = (
+        text(attrs, "coordinate_transformation_mode", otherwise) == "half_pixel",
+        float(attrs.get("spatial_scale", 1.0)),
+    )
+    dtype = str(boxes.ty.dtype)
+    if half:
+        boxes = bb.normalize(relax.op.subtract(boxes, constant(np.asarray(0.5 / scale, dtype))))
+    lines = bb.normalize(relax.op.astype(bb.normalize(relax.op.expand_dims(images, 1)), dtype))
+    size = (int(attrs.get("output_height", 1)), int(attrs.get("output_width", 1)))
+    boxes, ratio = bb.normalize(relax.op.concat([lines, boxes], 1)), int(attrs.get("sampling_ratio", 0))
+    return relax.op.vision.roi_align(x, boxes, size, scale, ratio, half, "NCHW", "avg")
 
 
 def columns_to_image(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:

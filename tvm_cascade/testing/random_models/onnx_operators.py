@@ -843,6 +843,54 @@ def attention(b: OnnxBuilder) -> None:
     b.out("Attention", given, **how)
 
 
+def rare(b: OnnxBuilder) -> None:
+    """Operators that few networks have."""
+    kinds = ["IsNaN", "IsInf", "Dropout", "EyeLike", "Compress", "RoiAlign", "Size"]
+    kinds += ["DFT"] * 2 if b.opset >= 17 else []
+    kinds += ["STFT"] if b.opset >= 17 else []
+    kinds += ["RotaryEmbedding"] * 2 if b.opset >= 23 else []
+    kinds += ["Swish"] if b.opset == 24 else []
+    kind, shape = b.pick(*kinds), b.shape()
+    if kind in ("IsNaN", "IsInf"):
+        x = b.values(shape)
+        x.reshape(-1)[:: b.int(1, 3)] = np.inf if b.chance() else -np.inf
+        b.out(kind, [b.x(x)], **({"detect_negative": int(b.chance())} if kind == "IsInf" else {}))
+    elif kind == "EyeLike":
+        b.out(kind, [b.real(b.int(1, 5), b.int(1, 5))], k=b.int(-2, 2))
+    elif kind == "Compress":
+        axis = b.pick(None, b.axis(len(shape)))
+        truths = b.values((prod(shape) if axis is None else shape[axis],), "bool")
+        truths[0] = True
+        b.out(kind, [b.real(*shape), b.c(truths)], axis=axis)
+    elif kind == "RoiAlign":
+        boxes = np.sort(b.rng.uniform(0, 7, (3, 2, 2)), axis=1).reshape(3, 4).astype("float32")
+        how = {"output_height": b.int(1, 3), "output_width": b.int(1, 3), "sampling_ratio": b.int(1, 2)}
+        how["spatial_scale"] = b.pick(1.0, 0.5)
+        lines = b.c(b.rng.integers(0, 2, 3).astype("int64"))
+        b.out(kind, [b.real(2, b.int(1, 3), 7, 8), b.held_or_given(boxes), lines], **how)
+    elif kind == "DFT":
+        shape, inverse = (*b.shape(1, 2, 7), b.int(1, 7)), b.int(0, 1)
+        complex_ = inverse or b.chance()
+        x = b.real(*shape, 2 if complex_ else 1)
+        how = {"inverse": int(inverse), "onesided": int(not complex_ and b.chance())}
+        if b.opset >= 20:
+            b.out(kind, [x, "", b.c(np.array(b.int(0, len(shape) - 1), "int64"))], **how)
+        else:
+            b.out(kind, [x], axis=b.int(1, len(shape) - 1), **how)
+    elif kind == "STFT":
+        frame, step = b.pick(4, 8, 5), b.int(1, 4)
+        window = b.c(b.rng.uniform(0.1, 1, frame).astype("float32"))
+        given = [b.real(b.int(1, 2), b.int(frame, 24), 1), b.c(np.array(step, "int64")), window]
+        b.out(kind, [*given, b.c(np.array(frame, "int64"))], onesided=int(b.chance()))
+    elif kind == "RotaryEmbedding":
+        n, heads, steps, width = b.int(1, 2), b.int(1, 3), b.int(1, 5), 2 * b.int(1, 4)
+        caches = [b.c(b.values((9, width // 2))) for _ in range(2)]
+        places = b.held_or_given(b.rng.integers(0, 9, (n, steps)).astype("int64"))
+        b.out(kind, [b.real(n, heads, steps, width), *caches, places], interleaved=int(b.chance()))
+    else:
+        b.out(kind, [b.real(*shape)])
+
+
 GENERATORS: Mapping[str, Generator] = {
     g.__name__.rstrip("_"): g
     for g in (
@@ -850,6 +898,6 @@ GENERATORS: Mapping[str, Generator] = {
         comparison, logic, bits, several, where, clip, prelu, cast, reduction, extremes, softmax, top_k, cumulative,
         gather, gather_elements, gather_nd, scatter_elements, scatter_nd, one_hot, pad, slice_, concat, split, shapes,
         blocks, trilu, reverse_sequence, resize, normalization, matmul, gemm, einsum, recurrent, quantizers,
-        dynamic_dense, integer_products, sampling, columns, attention,
+        dynamic_dense, integer_products, sampling, columns, attention, rare,
     )
 }  # fmt: skip
