@@ -175,15 +175,21 @@ class _Layer:
         x, y = (shape_of(a) for a in self.core.args[:2])
 
         def batch(shape: Sequence[int], index: Sequence[Index]) -> tuple[Index, ...]:
-            return tuple(0 if n == 1 else i for n, i in zip(shape[:-2], index[:-2], strict=True))
+            lead = shape[:-2]
+            return tuple(0 if n == 1 else i for n, i in zip(lead, index[len(index) - len(lead) :], strict=True))
 
         def compute(p: Tensor, q: Tensor) -> Tensor:
             rc = te.reduce_axis((0, x[-1]), "rc")
-            return te.compute(
-                self.shape,
-                lambda *i: te.sum(p[(*batch(x, i), i[-2], rc)] * q[(*batch(y, i), rc, i[-1])], axis=[rc]),
-                name="batch_matmul",
-            )
+
+            def term(*index: Index) -> Scalar:
+                left, right, i = [rc], [rc], list(index)
+                if len(y) > 1:
+                    right.append(i.pop())
+                if len(x) > 1:
+                    left.insert(0, i.pop())
+                return te.sum(p[(*batch(x, i), *left)] * q[(*batch(y, i), *right)], axis=[rc])
+
+            return te.compute(self.shape, term, name="batch_matmul")
 
         return emitter.call("batch_matmul", compute, list(self.core.args[:2]))
 

@@ -333,3 +333,19 @@ def test_boxes_are_scaled_before_half_a_pixel_is_taken_off(tmp_path: Path, opset
     inputs = {"x": rng.standard_normal((2, 3, 7, 8)).astype("float32"), "boxes": boxes}
     lines = {"lines": np.array([0, 1, 1])}
     check_network(tmp_path, nodes, inputs, [f"y{k}" for k in range(len(nodes))], lines, opset)
+
+
+def test_products_of_computed_vectors_and_matrices(tmp_path: Path) -> None:
+    shapes = [
+        ((2,), (2, 4)),
+        ((3, 5), (5,)),
+        ((5,), (5,)),
+        ((2, 3, 4), (4,)),
+        ((4,), (2, 4, 3)),
+        ((2, 1, 3, 4), (3, 4, 2)),
+    ]
+    rng, inputs = np.random.default_rng(0), {}
+    for k, pair in enumerate(shapes):
+        inputs |= {f"{side}{k}": rng.standard_normal(s).astype("float32") for side, s in zip("ab", pair, strict=True)}
+    nodes = [helper.make_node("MatMul", [f"a{k}", f"b{k}"], [f"y{k}"]) for k in range(len(shapes))]
+    check_network(tmp_path, nodes, inputs, [f"y{k}" for k in range(len(shapes))])
