@@ -29,7 +29,7 @@ from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
-_MOST_ROWS = 1 << 14  # analysis limit: windows are evaluated row by row
+_MOST_ROWS = 1 << 16  # analysis limit: windows are evaluated row by row
 
 
 @dataclass(frozen=True)

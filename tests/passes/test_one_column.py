@@ -43,6 +43,14 @@ def test_a_column_computes_what_a_row_does(network: Any, dtype: str) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 
 
+def test_raw_sound_is_planned_along_time() -> None:
+    """Of more samples than a second of telephony has: maps lie in rings, and the input takes nearly all of the arena."""
+    net, samples = Net("int8", seed=1), 20_000
+    x = net.max_pool(net.conv(net.input((1, 1, samples, 1), "x"), 4, (1, 3), activation="relu"), (1, 2), (1, 2))
+    mod = net.finish(net.dense(net.flatten(net.global_pool(net.conv(x, 8, (1, 3)))), 2))
+    assert samples < tvm_cascade.plan(mod, target="cortex-m4").peak_bytes < samples + 1_000
+
+
 def test_images_stay_as_they_are() -> None:
     net = Net("int8", seed=1)
     mod = net.finish(net.conv(net.conv(net.input((1, 8, 6, 3), "x"), 8, 3), 8, 1))
