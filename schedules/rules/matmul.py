@@ -17,6 +17,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.fpu_float_kernels import FLOAT
+from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import put, vector
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
 from tvm_cascade.schedules.rules.variants import Variant
@@ -196,10 +197,14 @@ class _FloatKernel:
                 value = k.let(self.x[start + i + r * p.depth], "value", FLOAT)
                 for j, other in enumerate(values):
                     place = r * size + j * lanes
-                    self._put(sums, place, self._at(sums, place) + self._splat(value) * other)
+                    self._put(sums, place, self._added(self._at(sums, place), value, other))
         for r in range(rows):
             for j in range(0, size, lanes):
                 self._put(self.out, row + column + (r * p.columns + j), self._at(sums, r * size + j))
+
+    def _added(self, total: Value, value: Value, other: Value) -> Value:
+        """Add a product to a sum: of scalars in one instruction, which C compilers do not find."""
+        return total + self._splat(value) * other if self.form.vectors else call("mlaf", value, other, total)
 
     def _splat(self, value: Value) -> Value:
         return tirx.Broadcast(value, self.lanes) if self.form.vectors else value

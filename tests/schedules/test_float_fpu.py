@@ -113,10 +113,10 @@ def test_instructions_and_bits(core: str, name: str, most: float, tmp_path: Path
 @pytest.mark.emulator
 @pytest.mark.usefixtures("emulator", "quick_host")
 def test_products_of_generic_kernels_are_one_instruction_each(tmp_path: Path) -> None:
-    """A product of two activations has no kernel of its own; each of its sums is rounded as C99 has it."""
+    """Products of two batches have no kernel of their own; each of their sums is rounded as C99 has it."""
     relax: Any = tvm.relax
     builder = relax.BlockBuilder()
-    shapes = ((1, 9, 31), (1, 31, 17))
+    shapes = ((2, 9, 31), (2, 31, 17))
     given = [relax.Var(f"input{k}", relax.TensorType(shape, "float32")) for k, shape in enumerate(shapes)]
     with builder.function("main", given):
         with builder.dataflow():
