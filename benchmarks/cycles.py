@@ -101,7 +101,7 @@ def cycle_rates(target: KernelTarget, board: Board) -> dict[str, float]:
     for turn in range(TURNS):
         for name, mod in (*layers(turn), *operators(turn)):
             try:
-                found += tasks_of(mod, target, VARIANTS)
+                found += [(sample.family, sample.task) for sample in tasks_of(mod, target, VARIANTS)]
             except CascadeError as why:
                 print(f"{name}: {why}")
     works = kernel_work([task for _, task in found], target, board)

@@ -53,6 +53,7 @@ from tvm_cascade.report.suggestions import LITTLE_WORK, ends_large, in_front, la
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
+from tvm_cascade.schedules.rules.elementary import polynomials_of, with_polynomials
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
 from tvm_cascade.schedules.tir import PrimFunc
@@ -484,7 +485,15 @@ def check(planned: Planned, progress: Progress = lambda _line: None) -> None:
 
 def _transform(prepared: PreparedGraph) -> Callable[[PrimFunc], PrimFunc] | None:
     """Return the transformation applied to each kernel on lowering, or None."""
-    return with_joined_products if joins_products(prepared.core) else None
+    core = prepared.core
+    if not polynomials_of(core.core):
+        return with_joined_products if joins_products(core) else None
+
+    def transformed(func: PrimFunc) -> PrimFunc:
+        made = with_polynomials(func, core)
+        return with_joined_products(made) if joins_products(core) else made
+
+    return transformed
 
 
 def order_graph(loaded: Loaded) -> Graph:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.cores import Core
+from tvm_cascade.schedules.rules.elementary import polynomials_of
 from tvm_cascade.schedules.tir import dtype_of, int_value, tirx
 
 _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
@@ -28,6 +29,8 @@ _FUNCTIONS = {
     "sqrt": 6,
     "trunc": 22,
 }
+# the same as polynomials (`schedules.rules.elementary`), of an element or of a vector
+_POLYNOMIALS = {"exp": 50, "log": 46, "tanh": 58, "sigmoid": 46, "erf": 62}
 _SOFT = {
     "exp": 1500,
     "log": 1800,
@@ -48,11 +51,12 @@ class OperationCosts:
     fpu: bool  # computes floats of 32 bits
     doubles: bool  # and of 64 bits
     own: Mapping[str, float]  # `Core.operations`
+    polynomials: Sequence[str] = ()  # functions that kernels compute without the C library
     vectors: bool = False  # several elements at a time
 
     @classmethod
     def of(cls, core: Core) -> OperationCosts:
-        return cls(core.fpu, core.doubles, core.operations)
+        return cls(core.fpu, core.doubles, core.operations, polynomials_of(core))
 
     def operation(self, node: Any) -> float:
         kind = type(node)
@@ -109,6 +113,8 @@ class OperationCosts:
             return 0.0  # a vector is in the same register, whatever it is taken for
         if short == "isnan":
             return 3.0 if self._computes(dtype) else 20.0  # a comparison
+        if short in self.polynomials and dtype.startswith("float32"):
+            return float(_POLYNOMIALS[short])
         if short in _FUNCTIONS and short not in self.own:
             return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
         short = short.removeprefix("tc_")

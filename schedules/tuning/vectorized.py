@@ -19,7 +19,8 @@ _WORD, _LINE = 4, 16  # bytes that an instruction moves, and an iteration of `me
 _MOVED = 4  # words that are moved without a call
 # instructions of a call: its own, and by what it has left to copy
 _CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (20, 10, 4, 1)
-_LACKING = (ir.Call, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_LACKING = (tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_POLYNOMIALS = ("tirx.exp", "tirx.sigmoid", "tirx.tanh", "tirx.erf")  # as expressions without calls
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")
 _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, whatever type they are widened to
@@ -34,6 +35,8 @@ def lanes_of(loop: Any) -> int:
     if type(store.value) is ir.TensorLoad or any(isinstance(n, _LACKING) or "64" in dtype_of(n) for n in nodes):
         return 1
     if any(type(n) is tirx.Div and dtype_of(n) != "float32" for n in nodes):
+        return 1
+    if any(isinstance(n, ir.Call) and getattr(n.op, "name", "") not in _POLYNOMIALS for n in nodes):
         return 1
     if any(isinstance(n, _COMPARED) and dtype_of(n.a) == "float32" for n in nodes):
         return 1  # a fence keeps NaN (`schedules.tir.nan.keep_nan_in_vectors`), and the loop from vectors
@@ -73,7 +76,10 @@ def copying(count: int) -> float:
 def _parts(value: Any) -> Iterator[Any]:
     """Yield an expression and all parts, without indices of loads."""
     yield value
-    if type(value) is not ir.TensorLoad:
+    if isinstance(value, ir.Call):
+        for argument in elements(value.args):
+            yield from _parts(argument)
+    elif type(value) is not ir.TensorLoad:
         for name in _OPERANDS:
             if isinstance(operand := getattr(value, name, None), ir.Expr):
                 yield from _parts(operand)

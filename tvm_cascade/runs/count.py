@@ -17,13 +17,14 @@ import numpy as np
 import tvm
 
 from tvm_cascade.boards.board import Board
-from tvm_cascade.cores import Core
+from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.emit.codegen import build_object, print_c
 from tvm_cascade.emit.toolchain import Program, find_tool, link, run_tool
 from tvm_cascade.emit.write_image import copy_runtime
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.runs.emulator import run_without_inputs
 from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.rules.elementary import with_polynomials
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 
@@ -84,9 +85,9 @@ def counting_image(
     text = f'.section .rodata\n.balign 16\n.global blob\nblob:\n.incbin "{folder / "blob.bin"}"\n'
     (folder / "blob.S").write_text(text, encoding="utf-8")
     objects: tuple[str, ...] = ()
-    kernels = _c_kernels(tasks) if backend == "c" else ""
+    kernels = _c_kernels(_module(tasks, target, backend)) if backend == "c" else ""
     if backend != "c":
-        (folder / "kernels.o").write_bytes(build_object(_module(tasks), target.llvm))
+        (folder / "kernels.o").write_bytes(build_object(_module(tasks, target, backend), target.llvm))
         objects = ("kernels.o",)
     (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
     sources = {name: ("-w", *target.c_flags) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
@@ -112,16 +113,19 @@ def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:
     return bytes(blob), places
 
 
-def _module(tasks: Sequence[Task]) -> tvm.IRModule:
-    return tvm.IRModule({_name(i): t.kernel.func.with_attr("global_symbol", _name(i)) for i, t in enumerate(tasks)})
+def _module(tasks: Sequence[Task], core: Core, backend: str) -> tvm.IRModule:
+    """Return the functions of tasks, written as in firmware."""
+    target = KernelTarget(core, backend)
+    functions = [with_polynomials(t.kernel.func, target) for t in tasks]
+    return tvm.IRModule({_name(i): f.with_attr("global_symbol", _name(i)) for i, f in enumerate(functions)})
 
 
 def _name(index: int) -> str:
     return f"counted_{index}"
 
 
-def _c_kernels(tasks: Sequence[Task]) -> str:
-    text = print_c(_module(tasks))
+def _c_kernels(mod: tvm.IRModule) -> str:
+    text = print_c(mod)
     return re.sub(r"^static int32_t (counted_\w+\()", r"__attribute__((noipa)) int32_t \1", text, flags=re.M)
 
 
