@@ -42,16 +42,26 @@ def fuse_elementwise(source: Source, vectors: bool = False) -> Source:
     `relax_ops.pruned` removes them.
     """
     calls = list(source.calls)
-    for at in range(len(calls)):
-        made = _Elementwise.of(calls[at], source)
-        readers = [k for k, call in enumerate(calls) if k > at and calls[at].outputs[0] in call.inputs]
-        if made is None or not readers or (vectors and len(readers) == 1 and not made.in_vectors(calls[readers[0]])):
+    readers: dict[int, set[int]] = {}  # by tensor: the places of calls
+    for k, call in enumerate(calls):
+        for t in call.inputs:
+            readers.setdefault(t, set()).add(k)
+    for at, call in enumerate(calls):
+        made = _Elementwise.of(call, source)
+        places = sorted(readers.get(call.outputs[0], ())) if made is not None else []
+        if made is None or not places or (vectors and len(places) == 1 and not made.in_vectors(calls[places[0]])):
             continue
-        fused = [made.fused(calls[k], len(readers)) for k in readers]
-        if all(fused):
-            for k, call in zip(readers, fused, strict=True):
-                calls[k] = call  # type: ignore[assignment]
-            calls[at] = replace(calls[at], outputs=())
+        fused = {k: made.fused(calls[k], len(places)) for k in places}
+        if None in fused.values():
+            continue
+        for k, reader in fused.items():
+            assert reader is not None
+            calls[k] = reader
+            for t in reader.inputs:
+                readers[t].add(k)
+        for t in call.inputs:
+            readers[t].discard(at)
+        calls[at] = replace(call, outputs=())
     return replace(source, calls=tuple(c for c in calls if c.outputs))
 
 
@@ -123,6 +133,8 @@ class _Elementwise:
     def _keeps_memory(self, reader: Call, readers: int) -> bool:
         """Return True if no plan with the fused operators needs more memory."""
         own, made = self.tensors[self.tensor], self.tensors[reader.outputs[0]]
+        if self.large <= {*reader.inputs}:  # they are there as long
+            return True
         if len(self.large) <= 1 and all(self.tensors[t].bytes <= own.bytes for t in self.large):
             return True
         others = {t for t in reader.inputs if t != self.tensor and self.tensors[t].bytes * _SMALL > own.bytes}

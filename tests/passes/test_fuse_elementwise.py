@@ -152,6 +152,13 @@ def test_sums_and_casts_stay_apart_where_loops_are_vectors() -> None:
     assert len(kinds(mod, vectors=True)) == 3
 
 
+def test_a_choice_by_its_own_operand_is_one_operator() -> None:
+    def threshold(bb: Any, x: Any) -> Any:
+        return R.where(bb.emit(R.greater(x, relax.const(np.float32(0.5)))), x, relax.const(np.float32(0)))
+
+    assert len(kinds(one(threshold))) == 1
+
+
 def test_two_operands_that_would_live_longer_are_added_first() -> None:
     """`a + b` leaves one tensor alive while `c` is computed, a fused `a + b + c` two."""
 
