@@ -5,7 +5,8 @@ window's frame, do not tell. Tensors out of such votes' reach are decided if acc
 channels: windows slide along spatial axes, contractions run over channels, global pools run over both spatial axes.
 Votes propagate through operators without a vote (element-wise operators, layout transposes: the input's row axis maps
 to the output axis that reads it). Rank-4 tensors that no vote reaches follow the majority, NHWC in a tie; tensors with
-another rank above 2 take axis 1. Tensors of rank 2 and below have no rows.
+another rank above 2 take axis 1. A tensor touched by views alone takes the first axis longer than 1: a signal with a
+single channel is the same bytes as `[1, 1, T]` and as `[1, T, 1]`. Tensors of rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -71,9 +72,19 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
                 found.setdefault(link.output, vote if target is None else target)
         while any([_spread(link, shapes, found) for link in (*links, *reversed(links))]):
             pass
-    return tuple(
-        found.get(t, default if len(s) == 4 else NHWC_ROWS) if len(s) > 2 else None for t, s in enumerate(shapes)
+    touched = {t for use in uses for t in (*use.inputs, *use.outputs)}
+    plain = (
+        _first_long(s) if t not in touched else default if len(s) == 4 else NHWC_ROWS for t, s in enumerate(shapes)
     )
+    return tuple(
+        found.get(t, axis) if len(s) > 2 else None for t, (s, axis) in enumerate(zip(shapes, plain, strict=True))
+    )
+
+
+def _first_long(shape: tuple[int, ...]) -> int:
+    """Return the first axis longer than 1, from axis 1 on; axis 1 if none is, or for several samples."""
+    long = (axis for axis, extent in enumerate(shape) if axis and extent > 1)
+    return next(long, NHWC_ROWS) if shape[:1] == (1,) else NHWC_ROWS
 
 
 def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:

@@ -51,6 +51,21 @@ def test_raw_sound_is_planned_along_time() -> None:
     assert samples < tvm_cascade.plan(mod, target="cortex-m4").peak_bytes < samples + 1_000
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize("stream_input", [False, True])
+def test_a_single_channel_lies_first_or_last(dtype: str, stream_input: bool) -> None:
+    """The bytes are the same, so are the plans: PyTorch's `[1, 1, T]`, Keras' `[1, T, 1]`, and a map of one row."""
+    peaks = set[int]()
+    for shape in ((1, 1, 512), (1, 512, 1), (1, 1, 1, 512)):
+        net = Net(dtype, seed=3)
+        x = net.reshape(net.input(shape, "x"), (1, 1, 512, 1))
+        for channels in (16, 32, 32):
+            x = net.conv(x, channels, (1, 7), (1, 2), activation="relu")
+        mod = net.finish(net.dense(net.flatten(net.global_pool(x)), 5))
+        peaks.add(tvm_cascade.plan(mod, target="cortex-m4", stream_input=stream_input).peak_bytes)
+    assert len(peaks) == 1
+
+
 def test_images_stay_as_they_are() -> None:
     net = Net("int8", seed=1)
     mod = net.finish(net.conv(net.conv(net.input((1, 8, 6, 3), "x"), 8, 3), 8, 1))
