@@ -51,13 +51,18 @@ class _Writer(Rewriter):
     def __init__(self, target: KernelTarget) -> None:
         names = polynomials_of(target.core)
         self.forms = {f"tirx.{name}": FORMS[f"tirx.{name}"] for name in names}
+        self._in_loops = (
+            target.core.mve
+        )  # alone, where compilers make vectors: elsewhere it depends on what else a loop does
         self._joined = target.backend == "c"  # products and sums are one instruction that C compilers do not find
         self._stores: list[Any] | None = None  # to be made before the present statement
         self._conditions = 0  # conditional expressions around
+        self._alone: Any = None  # the only statement of the loop around
 
     def written(self, body: Any) -> Any:
         """Return a body with its calls replaced."""
         entries = [
+            (tirx.For, self._loop),
             (tirx.BufferStore, self._statement),
             (tirx.Bind, self._statement),
             (tirx.Mul, self.product),
@@ -66,7 +71,13 @@ class _Writer(Rewriter):
         ]
         return tvm_ffi.structural_mutate(body, entries)
 
+    def _loop(self, loop: Any, mutator: Any) -> Any:
+        self._alone = loop.body
+        return mutator.default_mutate(loop)
+
     def _statement(self, statement: Any, mutator: Any) -> Any:
+        if self._in_loops and not statement.same_as(self._alone):
+            return statement
         self._stores = []
         made = mutator.default_mutate(statement)
         before, self._stores = self._stores, None

@@ -52,11 +52,12 @@ class OperationCosts:
     doubles: bool  # and of 64 bits
     own: Mapping[str, float]  # `Core.operations`
     polynomials: Sequence[str] = ()  # functions that kernels compute without the C library
+    only_vectors: bool = False  # and only in loops that become vectors
     vectors: bool = False  # several elements at a time
 
     @classmethod
     def of(cls, core: Core) -> OperationCosts:
-        return cls(core.fpu, core.doubles, core.operations, polynomials_of(core))
+        return cls(core.fpu, core.doubles, core.operations, polynomials_of(core), core.mve)
 
     def operation(self, node: Any) -> float:
         kind = type(node)
@@ -113,7 +114,7 @@ class OperationCosts:
             return 0.0  # a vector is in the same register, whatever it is taken for
         if short == "isnan":
             return 3.0 if self._computes(dtype) else 20.0  # a comparison
-        if short in self.polynomials and dtype.startswith("float32"):
+        if short in self.polynomials and dtype.startswith("float32") and (self.vectors or not self.only_vectors):
             return float(_POLYNOMIALS[short])
         if short in _FUNCTIONS and short not in self.own:
             return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
