@@ -73,21 +73,29 @@ def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, 
 
 
 def _by_pixels(loop: Any, views: set[Buffer], unit: int) -> Any:
-    """Split a loop that stores neighbouring elements of several pixels with `unit` bytes into two; else return the loop
-    unchanged.
+    """Split a loop over the elements of several pixels with `unit` bytes in two: over pixels, and inside a pixel; return
+    any other loop unchanged.
     """
-    count, store, var = tir.int_value(loop.extent), loop.body, loop.loop_var
-    if count is None or tir.int_value(loop.min) != 0 or not isinstance(store, tirx.BufferStore):
+    count, var = tir.int_value(loop.extent), loop.loop_var
+    stored = [s for s in tir.collect(loop.body, tirx.BufferStore) if s.buffer in views]
+    steps = {(_step(s.indices[0], var), ITEM_BYTES[tir.dtype_of(s.buffer)]) for s in stored}
+    if count is None or tir.int_value(loop.min) != 0 or len(steps) != 1:
         return loop
-    size, rest = divmod(unit, ITEM_BYTES[tir.dtype_of(store.buffer)])
-    if store.buffer not in views or isinstance(store.indices[0], tirx.Ramp) or rest or count % size or count == size:
+    step, item = steps.pop()
+    if step is None or step < 1 or unit % (step * item):
         return loop
-    linear: Any = sym.detect_linear_equation(store.indices[0], [var])
-    if len(linear) != 2 or tir.int_value(sym.Analyzer().simplify(linear[0])) != 1:
+    times = unit // (step * item)  # iterations for a pixel
+    if times == 1 or count % times or count == times:
         return loop
     pixel, element = (tirx.Var(name, "int32") for name in (f"{var.name}_pixel", var.name))
-    inner = tir.for_range(element, size, tir.substitute(store, {var: pixel * size + element}))
-    return tir.for_range(pixel, count // size, inner)
+    inner = tir.for_range(element, times, tir.substitute(loop.body, {var: pixel * times + element}))
+    return tir.for_range(pixel, count // times, inner)
+
+
+def _step(index: Expr, var: Any) -> int | None:
+    """Return the elements by which an index moves from one iteration to the next; None if that is not constant."""
+    linear: Any = sym.detect_linear_equation(index.base if isinstance(index, tirx.Ramp) else index, [var])
+    return tir.int_value(sym.Analyzer().simplify(linear[0])) if len(linear) == 2 else None
 
 
 def _addresses(body: Any) -> list[Any]:

@@ -151,6 +151,24 @@ def test_parts_that_overlap_are_refused(prepared: pipeline.Prepared, options: Pl
         validate(places_moved(plan, 4))
 
 
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4", "cortex-m55", "host"])
+def test_requantized_parts_are_written_apart(target: str) -> None:
+    """The quantizers of `.onnx` and `.pt2` store a part anew in the scale of the whole, element by element."""
+    net = Net("int8", seed=11)
+    x = net.input((1, 1, 24, 4), "x")
+    own, other = net.conv(x, 16, (1, 3)), net.conv(x, 8, (1, 3))
+    mod = net.finish(net.conv(net.concat([net.requantize(own, other), other]), 8, (1, 3)))
+    plain = pipeline.prepare(mod, kernel_target(target))
+    made = joined(plain, joinable(plain))
+    assert [op.part_offsets for op in made.graph.ops if op.part_offsets] == [(0, 16)]
+    given = np.random.default_rng(0).integers(-128, 128, (1, 1, 24, 4)).astype("int8")
+    for options in (WAYS["layer by layer"], WAYS["smallest"]):
+        plan = plan_graph(made.graph, options)
+        validate(plan)
+        if target == "host":
+            np.testing.assert_array_equal(run_plan(made, plan, [given]).outputs[0], reference(mod, given))
+
+
 def test_only_what_is_free() -> None:
     """Parts that somebody else reads are copied as before."""
     assert joinable(pipeline.prepare(cell(shared_part=True), KernelTarget())).keys() == {"concat2"}
