@@ -231,8 +231,8 @@ def _one_and(value: Value) -> Value | None:
 
 def _log1p(x: Value, total: Value) -> Value:
     """Return `log(1 + x)` with what the sum `total`, a value in memory, lost by rounding."""
-    lost = (x - (total - _number(1.0))) / total
-    return _log(total) + tirx.Select(_absolute(total) < _number(2.0**24), lost, _number(0.0))
+    lost = tirx.Select(total > _number(0.0), (x - (total - _number(1.0))) / total, _number(0.0))
+    return _log(total) + tirx.Select(total < _number(2.0**24), lost, _number(0.0))
 
 
 def _log(x: Value) -> Value:

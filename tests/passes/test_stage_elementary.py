@@ -65,6 +65,7 @@ FUNCTIONS: dict[str, tuple[Elementwise, Elementwise, float, float]] = {
         4,
         2.0**-103,
     ),
+    "log(1 + x) from -1": (lambda x: tirx.log(x + 1.0), np.log1p, 4, 0),
     "square": (lambda x: tirx.pow(x, tirx.const(2.0, "float32")), lambda x: x * x, 1, 0),
     "cube": (lambda x: tirx.pow(x, tirx.const(3.0, "float32")), lambda x: x**3, 1.5, 0),
     "is NaN": (lambda x: tirx.isnan(x).astype("float32"), lambda x: np.isnan(x).astype("float64"), 0, 0),

@@ -34,6 +34,7 @@ FUNCTIONS: dict[str, tuple[list[tuple[str, list[str]]], Callable[[Array], Array]
     "tanh": ([("Tanh", ["x"])], np.tanh, 6e-7, 2e-38),
     "erf": ([("Erf", ["x"])], lambda x: _erf(x).astype(np.float64), 8e-7, 2e-38),
     "silu": ([("Sigmoid", ["x"]), ("Mul", ["x", "silu0"])], lambda x: x * sigmoid(x), 6e-7, 1e-36),
+    "log1p": ([("Add", ["x", "one"]), ("Log", ["log1p0"])], np.log1p, 2e-6, 1e-7),
     "mish": ([("Mish", ["x"])], lambda x: x * np.tanh(np.logaddexp(0, x)), 2e-6, 1e-36),
 }
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.7, 89.0, -87.0, 1e-30, -1e-30, 3.4e38, -3.4e38, 1.0, -1.0, 9.0, 3.92]
@@ -48,7 +49,8 @@ def model(path: Path) -> None:
             nodes.append(helper.make_node(kind, inputs, [name if k == len(steps) - 1 else f"{name}{k}"]))
         outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, len(X)]))
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, len(X)])
-    graph = helper.make_graph(nodes, "functions", [given], outputs)
+    one = helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])
+    graph = helper.make_graph(nodes, "functions", [given], outputs, [one])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
 
 
