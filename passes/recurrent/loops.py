@@ -236,11 +236,15 @@ class Loops:
             return self.held["rounded_state"][j]
         return self.held["reset_state"][j] if phase.of_reset else self._old(t, j)
 
+    def _half(self, step: Scalar, first: int) -> Scalar:
+        """Return the half of the state for a step, `first` if there is one step: TVM folds no bits of constants."""
+        return i32(first) if self.extents.steps == 1 else step & i32(1)
+
     def _old(self, t: Scalar, u: Scalar) -> Scalar:
-        return self.state[t & i32(1), u]
+        return self.state[self._half(t, 0), u]
 
     def _new(self, t: Scalar, u: Scalar) -> Scalar:
-        return self.state[(t + i32(1)) & i32(1), u]
+        return self.state[self._half(t + i32(1), 1), u]
 
     def _lstm(self, phase: Phase, t: Scalar, u: Scalar, sums: _Sums) -> list[Value]:
         layer, cell = self.layer, self.held["cell_state"]
@@ -280,7 +284,7 @@ class Loops:
         return [self._renew(t, u, self._gate(0, sums[0]))]
 
     def _renew(self, t: Scalar, u: Scalar, value: Scalar) -> Value:
-        return tirx.BufferStore(self.state, value, [(t + i32(1)) & i32(1), u])
+        return tirx.BufferStore(self.state, value, [self._half(t + i32(1), 1), u])
 
     def _watched(self, gate: str, total: Scalar, u: Scalar) -> Scalar:
         """Add the peephole's view of the cell state to a gate's sum `total`, if there is a peephole."""

@@ -14,13 +14,16 @@ pytest.importorskip("onnxruntime")
 
 import onnx
 import onnxruntime
+import tvm
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
 import tvm_cascade
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.main_rewriting import bindings_of, name_of
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.testing.reference import Compiled
 
 STEPS, BATCH, DEPTH, UNITS = 5, 2, 3, 4
@@ -284,3 +287,25 @@ def test_a_written_out_step_that_is_read_is_kept(tmp_path: Path) -> None:
         assert [name_of(b.value) for b in bindings_of(mod["main"])].count("concat") == parts
         x = np.random.default_rng(0).standard_normal((1, 1, 6)).astype("float32")
         np.testing.assert_allclose(Compiled(mod)(x)[0], _reference(model, {"x": x})[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_single_step_compiles_in_the_pipeline(kind: str, tmp_path: Path) -> None:
+    """The memory of a state is of a size that TVM knows, also for one step, as calls frame by frame have."""
+    rng, gates = np.random.default_rng(3), GATES[kind]
+    sizes = {"w": (1, gates * UNITS, DEPTH), "r": (1, gates * UNITS, UNITS), "bias": (1, 2 * gates * UNITS)}
+    held = {n: rng.uniform(-1, 1, s).astype("float32") for n, s in sizes.items()}
+    x = rng.standard_normal((1, 1, DEPTH)).astype("float32")
+    node = helper.make_node(kind, ["x", *held], ["y"], hidden_size=UNITS)
+    sides = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", x.shape), ("y", (1, 1, 1, UNITS)))
+    ]
+    graph = helper.make_graph(
+        [node], "g", sides[:1], sides[1:], [numpy_helper.from_array(a, n) for n, a in held.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    (want,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x})
+    built = tvm.compile(load(tmp_path / "m.onnx"), "llvm", relax_pipeline=cascade_pipeline(objective="bytes"))
+    got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

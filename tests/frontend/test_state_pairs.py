@@ -130,3 +130,30 @@ def test_recurrent_layers_go_on_where_the_last_call_ended(
     assert done.ok and done.match and done.frames == 20
     np.testing.assert_allclose(done.outputs["y"][:, 1], done.outputs["last"], atol=1e-6)
     assert len(np.unique(done.outputs["last"], axis=0)) == 20
+
+
+def test_a_state_and_what_it_becomes_may_be_read_along_other_axes(tmp_path: Path) -> None:
+    """A state that is pooled, so read by rows of pixels, takes a product of matrices, which is made matrix by matrix."""
+    shape = [1, 3, 3, 7]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "s", "s_out")]
+    pooled = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 1, 3])
+    nodes = [
+        helper.make_node("AveragePool", ["s"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Transpose", ["s"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "t"], ["p"]),
+        helper.make_node("Add", ["p", "one"], ["q"]),
+        helper.make_node("MatMul", ["q", "x"], ["s_out"]),
+    ]
+    one = helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:2], [pooled, values[2]], [one]))
+    model.ir_version, model.opset_import[0].version = 8, 17
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    frames = np.random.default_rng(4).standard_normal((4, *shape[1:])).astype("float32")
+    np.savez(tmp_path / "f.npz", x=frames)
+    tvm_cascade.compile(tmp_path / "m.onnx", target="host", state={"s": "s_out"}, output=tmp_path / "p")
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz")
+    state, made = np.zeros(shape[1:], "float32"), np.asarray(done.outputs["y"]).reshape(4, 3, 3)
+    for frame, y in zip(frames, made, strict=True):
+        want = state[:, :2, :6].reshape(3, 2, 3, 2).mean((1, 3))
+        np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5 * max(1.0, np.abs(want).max()))
+        state = (frame @ state.transpose(0, 2, 1) + 1) @ frame

@@ -112,6 +112,16 @@ def test_attention_is_one_kernel(sizes):
     check(mod)
 
 
+@pytest.mark.parametrize("length", [1, 12, 37])
+def test_matrices_without_heads(length: int) -> None:
+    """`softmax(x @ x.T) @ x` of a plain matrix is one kernel too."""
+    net = Attention(length=length)
+    x = net.reshape(net.x, (length, 48))
+    mod = net.finish(net.matmul(net.softmax(net.matmul(x, net.turned(x, 1, 0))), x))
+    assert any(k.count("matmul") == 2 and "softmax" in k for k in kernels_of(mod))
+    check(mod)
+
+
 def unmasked(**sizes: int) -> tvm.IRModule:
     net = Attention(**sizes)
     return net.ends(net.matmul(net.softmax(net.scaled(net.scores())), net.head()))

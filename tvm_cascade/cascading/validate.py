@@ -60,7 +60,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
             memory.write(memory.area(Area(t, 0, tensors[t].rows)), "{}", tensors[t].name)
     macs = sum(_run(memory, s, segment) for s, segment in enumerate(counted("segments replayed", plan.segments)))
     for before, after in plan.graph.states:
-        found, left = (memory.area(Area(t, 0, tensors[t].rows)).addresses for t in (before, after))
+        found, left = (memory.area(Area(t, 0, tensors[t].rows)).by_tag for t in (before, after))
         if not np.array_equal(found, left):
             raise ValidationError(f"the state {tensors[before].name} is not where the next call looks for it")
     for t in plan.graph.outputs:

@@ -57,6 +57,11 @@ class Bytes(NamedTuple):
         """Return the address of every byte."""
         return np.arange(self.low, self.high, dtype=np.int64) if isinstance(self.where, slice) else self.where
 
+    @property
+    def by_tag(self) -> Indices:
+        """Return the address of every byte, in the tags' order: that of a tensor's elements, whatever its rows are."""
+        return self.addresses[np.argsort(self.addresses + self.shift, kind="stable")]
+
     def at(self, address: int) -> Bytes:
         """Copy the tags to the bytes from an address on."""
         tags = self.addresses + self.shift

@@ -64,7 +64,7 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
         return None
     *heads, row, column = loops
     sch.reorder(*heads, row, column)
-    head = sch.fuse(*heads)
+    head = sch.fuse(*heads or [sch.add_unit_loop(row)])  # matrices alone have no heads
     tile, row = sch.split(row, [None, _tile_rows(extent(sch, row), most)])
     lanes = max(d for d in range(1, LANES + 1) if extent(sch, column) % d == 0)
     vectors = _VECTORS if most >= _ROWS * _VECTORS and extent(sch, column) % (lanes * _VECTORS) == 0 else 1
