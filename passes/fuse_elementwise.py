@@ -93,10 +93,22 @@ class _Elementwise:
         return self.call.outputs[0]
 
     def in_vectors(self, reader: Call) -> bool:
-        """Return True if all elements that a fused loop reads and writes have four bytes, and are not added up."""
+        """Return True if all elements that a fused loop reads and writes have four bytes, and are not added up.
+
+        A product is not joined to a sum either: LLVM would round both at once.
+        """
+        if self._is_joined(reader):
+            return False
         kinds = {self.tensors[t].dtype for c in (self.call, reader) for t in (*c.inputs, *c.outputs)}
         sums = any(r.block.init is not None for r in tir.leaf_blocks(reader.func))
         return not sums and all(ITEM_BYTES[k] == _LANE for k in kinds)
+
+    def _is_joined(self, reader: Call) -> bool:
+        """Return True if a product that the call computes would become an operand of a sum."""
+        buffers = [reader.func.params[k] for k, t in enumerate(reader.inputs) if t == self.tensor]
+        sums = [n for kind in (tirx.Add, tirx.Sub) for n in tir.collect(reader.func.body, kind)]
+        operands = [v for n in sums for v in (n.a, n.b) if isinstance(v, ir.TensorLoad)]
+        return type(self.stage.store.value) is tirx.Mul and any(v.source in buffers for v in operands)
 
     def fused(self, reader: Call, readers: int) -> Call | None:
         """Return a call that reads the operands in place of the tensor; None if that is impossible or of no use."""

@@ -11,6 +11,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.places import Flash
+from tvm_cascade.schedules.rules.elementary import polynomials_of
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL
@@ -89,8 +90,9 @@ def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
     """
     bodies = [func.body for func in functions]
     computed = [call for body in bodies for call in collect(body, ir.Call) if "float" in str(call.ty)]
-    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed}.intersection(_ELEMENTARY)
+    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed} & {*_ELEMENTARY}
     if core.fpu:
+        called -= set() if core.mve else set(polynomials_of(core))
         return sum({_FUNCTION.get(name, name): _ELEMENTARY[name] for name in called}.values())
     loaded = [load for body in bodies for load in collect(body, ir.TensorLoad) if "float" in str(load.ty)]
     return (SOFT_ELEMENTARY if called else 0) + (SOFT_FLOAT if computed or loaded else 0)

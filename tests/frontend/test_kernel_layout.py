@@ -184,7 +184,7 @@ def flattened_for_several(g: Graph) -> str:
 
 IMAGE = (1, 4, 8, 6)
 NETWORKS = {
-    "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "add": 1, "relu": 1}),
+    "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "relu": 1}),
     "pooled": (pooled, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "mean": 1, "dense": 1, "softmax": 1}),
     "flattened": (flattened, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "tir_tanh": 1, "dense": 1}),
     "merged behind an axis": (merged_behind_an_axis, IMAGE, {"transpose": 1, "conv2d": 1, "dense": 1}),
@@ -193,8 +193,8 @@ NETWORKS = {
     "windows apart": (windows_apart, IMAGE, None),
     "grouped": (grouped, IMAGE, None),
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
-    "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
-    "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "multiply": 1, "add": 2}),
+    "norm first": (norm_first, IMAGE, {"transpose": 2, "relu": 1, "conv2d": 1}),
+    "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "add": 1}),
     "filled": (filled, IMAGE, {"transpose": 2, "conv2d": 2, "max_pool2d": 1}),
     "shuffled": (shuffled, IMAGE, {"transpose": 3, "conv2d": 2}),
     "depth to space and back": (depth_to_space_and_back, IMAGE, {"transpose": 4, "conv2d": 3}),

@@ -13,14 +13,13 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, find_device, winograd
 from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel import UNITS, VARIANTS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
-from tvm_cascade.staging.kernels import cpu_winograd
 from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.staging.program.layouts import may_merge, packed_bytes, packed_tensors
 from tvm_cascade.staging.program.program import plan_program
@@ -85,7 +84,7 @@ def random_network(seed: int) -> tvm.IRModule:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_networks_compute_what_tvm_computes(seed, monkeypatch):
-    monkeypatch.setattr(cpu_winograd, "_WORTH", float("inf"))  # its form wherever there is one: maps are small here
+    monkeypatch.setattr(winograd, "_WORTH", float("inf"))  # its form wherever there is one: maps are small here
     mod = random_network(seed)
     data = given(mod)
     expected = quick_run(mod, *data)
