@@ -67,7 +67,7 @@ def fuse_elementwise(source: Source, vectors: bool = False) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class _Elementwise:
-    """A call that computes every element of a float tensor from the same element of other tensors."""
+    """A call that computes each element in a float tensor from the same element in other tensors."""
 
     call: Call
     stage: Stage
@@ -104,14 +104,14 @@ class _Elementwise:
         return not sums and all(ITEM_BYTES[k] == _LANE for k in kinds)
 
     def _is_joined(self, reader: Call) -> bool:
-        """Return True if a product that the call computes would become an operand of a sum."""
+        """Return True if a product in the call would become an operand in a sum."""
         buffers = [reader.func.params[k] for k, t in enumerate(reader.inputs) if t == self.tensor]
         sums = [n for kind in (tirx.Add, tirx.Sub) for n in tir.collect(reader.func.body, kind)]
         operands = [v for n in sums for v in (n.a, n.b) if isinstance(v, ir.TensorLoad)]
         return type(self.stage.store.value) is tirx.Mul and any(v.source in buffers for v in operands)
 
     def fused(self, reader: Call, readers: int) -> Call | None:
-        """Return a call that reads the operands in place of the tensor; None if that is impossible or of no use."""
+        """Return a call that reads the operands in place of the tensor; None if that is impossible or useless."""
         if reader.must_copy or reader.target is not None or len(reader.outputs) != 1:
             return None
         attrs = reader.func.attrs or {}
@@ -219,7 +219,7 @@ def _has_functions(value: Expr) -> bool:
 
 
 def _size(value: Expr) -> int:
-    """Return the nodes of an expression, without indices."""
+    """Count an expression's nodes, without indices."""
     return len(tir.collect(tir.replace(value, ir.TensorLoad, lambda _load: tirx.const(0)), ir.Expr))
 
 
@@ -236,7 +236,7 @@ def _copy(buffer: Buffer) -> Buffer:
 
 
 def _computed(body: Any, replaced: set[Buffer], stage: Stage, known: Mapping[Buffer, Buffer]) -> Any:
-    """Replace the loads of buffers in a function's blocks by the value that `stage` stores there."""
+    """Replace a function's loads from some buffers by the value `stage` stores there."""
 
     def value_at(load: Any) -> Any:
         if load.source not in replaced:

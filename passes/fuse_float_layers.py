@@ -171,7 +171,7 @@ class _Layer:
         return made if flat else emitter.emit(relax.op.reshape(made, list(self.shape)))
 
     def _product(self, emitter: Emitter) -> Value:
-        """Emit a matrix product of two activations."""
+        """Emit two activations' matrix product."""
         x, y = (shape_of(a) for a in self.core.args[:2])
 
         def batch(shape: Sequence[int], index: Sequence[Index]) -> tuple[Index, ...]:
@@ -376,7 +376,7 @@ class _Layers:
         return {dtype_of(v) for v in (binding.var, *parts)} == {"float32"} and not any(map(self._is_constant, parts))
 
     def _is_product(self, binding: Binding) -> bool:
-        """Return True for a product of matrices of floats, neither of them constant."""
+        """Return True for a product between float matrices, neither constant."""
         call = binding.value
         if name_of(call) != "relax.matmul" or {dtype_of(v) for v in (binding.var, *call.args[:2])} != {"float32"}:
             return False

@@ -32,7 +32,7 @@ _NAMES = ("exp", "log", "sigmoid", "tanh", "erf")  # the sine and the cosine com
 
 
 def polynomials_of(core: Core) -> tuple[str, ...]:
-    """Return the functions of floats that a core's kernels compute without the C library.
+    """Return the float functions a core's kernels compute without the C library.
 
     The logarithm's comparisons keep loops from vectors where NaN counts (`schedules.tir.nan`).
     """
@@ -42,7 +42,7 @@ def polynomials_of(core: Core) -> tuple[str, ...]:
 
 
 def with_polynomials(func: PrimFunc, target: KernelTarget) -> PrimFunc:
-    """Replace the elementary functions of float32 in `func`."""
+    """Replace the elementary float32 functions in `func`."""
     body = _Writer(target).written(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
 
@@ -109,7 +109,7 @@ class _Writer(Rewriter):
         return self._element(dtype_of(value), value)
 
     def _element(self, dtype: str, value: Value) -> Value:
-        """Store a value and return the load of it."""
+        """Store a value and return its load."""
         assert self._stores is not None
         buffer = flat_buffer("held", 1, dtype)
         self._stores += [tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, self._arithmetic(value), [i32(0)])]
@@ -124,7 +124,7 @@ class _Writer(Rewriter):
 
 
 def _bounded(choice: Value) -> Value:
-    """Return the maximum or minimum of a number and a constant that a choice computes; other choices as they are."""
+    """Return a choice as a maximum or minimum with a constant, if it is one; others unchanged."""
     for compared, made in ((tirx.LT, tirx.Max), (tirx.GT, tirx.Min)):
         test = choice.condition
         if type(test) is compared and isinstance(test.b, tirx.FloatImm) and _same(test.a, choice.false_value):

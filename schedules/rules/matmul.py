@@ -39,7 +39,7 @@ class Matrices:
 
 
 def read_matrices(spec: OperatorSpec, dtype: str) -> Matrices | None:
-    """Read a product of two activations of rank 3 or 4, batch 1; None for any other operator."""
+    """Read two activations' product, rank 3 or 4, batch 1; None for any other operator."""
     if spec.kind != "batch_matmul" or len(spec.inputs) != 2:
         return None
     (x, y), out = (t.shape for t in spec.inputs), spec.output.shape
@@ -53,7 +53,7 @@ def read_matrices(spec: OperatorSpec, dtype: str) -> Matrices | None:
 
 @dataclass(frozen=True, eq=False)
 class Product(Matrices):
-    """A product of int8 matrices."""
+    """A product between int8 matrices."""
 
     zero_points: tuple[int, int]
     bias: np.ndarray
@@ -141,7 +141,7 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class FloatBlocks:
-    """A form of the kernel of float matrices: blocks of `rows` by four columns, or by a vector of four."""
+    """A kernel form for float matrices: blocks with `rows` by four columns, or by a vector."""
 
     matrices: Matrices
     rows: int
@@ -203,7 +203,7 @@ class _FloatKernel:
                 self._put(self.out, row + column + (r * p.columns + j), self._at(sums, r * size + j))
 
     def _added(self, total: Value, value: Value, other: Value) -> Value:
-        """Add a product to a sum: of scalars in one instruction, which C compilers do not find."""
+        """Add a product to a sum: scalars in one instruction that C compilers do not find."""
         return total + self._splat(value) * other if self.form.vectors else call("mlaf", value, other, total)
 
     def _splat(self, value: Value) -> Value:
@@ -220,7 +220,7 @@ class _FloatKernel:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """List the variant of a product of two activations: of floats where hardware computes them, of int8 on cores without
+    """List the variant for two activations' product: floats where hardware computes them, int8 on cores without
     vectors; none for any other operator.
     """
     matrices = read_matrices(spec, FLOAT) if target.core.fpu else None

@@ -17,7 +17,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.runtime.bench import Bench, LocalBench, kernel_program
 from tvm_cascade.runtime.clock import Timer
-from tvm_cascade.staging.kernels.cpu_integer import PLAIN
+from tvm_cascade.staging.kernels.dots import PLAIN
 from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.cpu import Use, parallel_lanes

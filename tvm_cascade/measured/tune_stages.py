@@ -21,7 +21,7 @@ from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
 from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
-from tvm_cascade.staging.kernels.cpu_integer import PLAIN
+from tvm_cascade.staging.kernels.dots import PLAIN
 from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import KernelRecords, record_target
 from tvm_cascade.staging.kernels.tuning import Machine, Report, tune

@@ -12,7 +12,7 @@ from functools import cache
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tvm_cascade.staging.kernels.cpu_integer import AVX2, NEON, VNNI
+from tvm_cascade.staging.kernels.dots import AVX2, NEON, VNNI
 
 
 @T.prim_func(s_tir=True)

@@ -8,7 +8,6 @@ saturates, unlike vpmaddubsw.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -28,22 +27,8 @@ from tvm_cascade.staging.kernels.blocks import (
     split_steps,
 )
 from tvm_cascade.staging.kernels.cpu_compute import LANES, tile_rows
+from tvm_cascade.staging.kernels.dots import AVX2, NEON, PLAIN, VNNI, Dot
 
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """How a processor multiplies integers and sums up the products in int32."""
-
-    step: int  # numbers that an instruction multiplies for a sum
-    lanes: int  # sums of an instruction
-    reads: str = "uint8"  # type of activations that it reads; int8: of these less 128
-    intrinsic: str = ""  # name of the tensor intrinsic in `cpu_dots`; empty: loops that LLVM compiles
-
-
-VNNI = Dot(4, LANES, intrinsic="cascade_dot_vnni")
-AVX2 = Dot(2, 8, "int16", "cascade_dot_avx2")
-NEON = Dot(4, 4, "int8", "cascade_dot_neon")
-PLAIN = Dot(1, LANES)
 _DOTS = (VNNI, AVX2, NEON, PLAIN)
 _SUM, _WIDE = "integer_acc", "integer_wide"
 _HALF = 128  # between uint8 and int8

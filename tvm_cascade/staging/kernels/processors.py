@@ -11,7 +11,7 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.staging.kernels.cpu_compute import LANES
-from tvm_cascade.staging.kernels.cpu_integer import AVX2, NEON, PLAIN, VNNI, Dot
+from tvm_cascade.staging.kernels.dots import AVX2, NEON, PLAIN, VNNI, Dot
 
 _REGISTERS = (("avx512f", 32, 64), ("avx", 16, 32), ("neon", 32, 16))  # feature, vector registers, bytes of one
 _DOTS = (("avx512vnni", VNNI), ("avx2", AVX2), ("dotprod", NEON))

@@ -31,7 +31,7 @@ from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.staging.kernels.cpu_integer import PLAIN
+from tvm_cascade.staging.kernels.dots import PLAIN
 from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
 from tvm_cascade.staging.kernels.records import TunedKernels
 from tvm_cascade.staging.program.concat import write_in_place
