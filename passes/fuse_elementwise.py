@@ -22,7 +22,7 @@ from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.spec import ACTIVATIONS, IGNORES_NAN, KIND, ignores_nan
 from tvm_cascade.schedules.kernels.stages import Stage, stages_of
 from tvm_cascade.schedules.kernels.storage import storage_of, with_storage
-from tvm_cascade.schedules.tir import Buffer, Expr, ir, s_tir, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, ir, s_tir, tirx, tvm_ffi
 
 _FLOATS = ("float32", "float64", "bool")  # element types of fused tensors
 _READ_IN = ("quantize", "mean")  # kinds of operators with parameters that take others in
@@ -30,6 +30,7 @@ _KEPT = ("tirx.noalias", "s_tir", IGNORES_NAN)  # attributes that a reader keeps
 _LANE = 4  # bytes of a float32
 _SMALL = 8  # an operand is small if the fused tensor takes this many times its bytes
 _CHEAP = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Cast, tirx.Max, tirx.Min)
+_PAIRS = (tirx.Sub, tirx.Div, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _MOST_CHEAP = 4  # operations of what several readers may compute anew
 _MOST_NODES = 100  # of an operator that is fused: longer expressions make no kernel faster
 
@@ -114,6 +115,8 @@ class _Elementwise:
         """Return a call that reads the operands in place of the tensor; None if that is impossible or useless."""
         if reader.must_copy or reader.target is not None or len(reader.outputs) != 1:
             return None
+        if self.tensors[self.tensor].dtype == "bool" and not reader.kind.startswith("where"):
+            return None  # TVM simplifies `not x < y` to `x >= y`, which differs for NaN
         attrs = reader.func.attrs or {}
         if (KIND in attrs and str(attrs[KIND]) not in _READ_IN) or ignores_nan(reader.func) != ignores_nan(
             self.call.func
@@ -136,7 +139,8 @@ class _Elementwise:
             return None
         if any(_size(s.store.value) + _size(self.stage.store.value) > _MOST_NODES for s, _ in reading):
             return None
-        return self._inlined(reader, places)
+        made = self._inlined(reader, places)
+        return None if _is_folded(made.func) else made
 
     def _reads_once(self, stage: Stage, load: Any) -> bool:
         """Return True if a stage reads no element twice, in the order of the axes."""
@@ -216,6 +220,12 @@ def _moves(value: Expr) -> bool:
 
 def _has_functions(value: Expr) -> bool:
     return any(isinstance(c.op, ir.Op) for c in tir.collect(value, ir.Call))
+
+
+def _is_folded(func: PrimFunc) -> bool:
+    """Return True if something is computed from a value and the same value: TVM simplifies `x - x`, even for infinities."""
+    pairs = [(n.a, n.b) for kind in _PAIRS for n in tir.collect(func.body, kind)]
+    return any(tir.loads(a) and tvm_ffi.structural_equal(a, b) for a, b in pairs)
 
 
 def _size(value: Expr) -> int:

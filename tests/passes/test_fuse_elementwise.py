@@ -14,6 +14,8 @@ import tvm_cascade
 from tvm_cascade.passes.executed_plan import _library, _Network
 from tvm_cascade.passes.fuse_elementwise import fuse_elementwise
 from tvm_cascade.passes.relax_ops import Source, read_function
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import tirx, tvm_ffi
 from tvm_cascade.testing.cost_cases import cases
 
 R: Any = relax.op
@@ -157,6 +159,31 @@ def test_a_choice_by_its_own_operand_is_one_operator() -> None:
         return R.where(bb.emit(R.greater(x, relax.const(np.float32(0.5)))), x, relax.const(np.float32(0)))
 
     assert len(kinds(one(threshold))) == 1
+
+
+@pytest.mark.parametrize("made", [R.subtract, R.divide, R.not_equal, R.less_equal])
+def test_a_value_and_itself_stay_two_operands(made: Any) -> None:
+    """`x - x` is NaN for infinities, `x != x` is true for NaN; TVM simplifies both."""
+
+    def itself(bb: Any, x: Any) -> Any:
+        y = bb.emit(made(x, bb.emit(x)))  # read as two operands
+        if made in (R.subtract, R.divide):
+            return R.where(bb.emit(R.greater(x, relax.const(np.float32(0.5)))), x, y)
+        return R.where(y, x, relax.const(np.float32(0)))
+
+    kinds = (tirx.Sub, tirx.Div, tirx.NE, tirx.LE)
+    for call in fused(one(itself))[1].calls:
+        pairs = [(n.a, n.b) for kind in kinds for n in tir.collect(call.func.body, kind)]
+        assert not any(tir.loads(a) and tvm_ffi.structural_equal(a, b) for a, b in pairs)
+
+
+def test_a_comparison_is_fused_into_choices_alone() -> None:
+    """`not x < y` is true for NaN, and TVM simplifies it to `x >= y`."""
+
+    def negated(bb: Any, x: Any) -> Any:
+        return R.logical_not(bb.emit(R.less(x, relax.const(np.float32(0.5)))))
+
+    assert kinds(one(negated)) == ["less", "logical_not"]
 
 
 def test_two_operands_that_would_live_longer_are_added_first() -> None:
