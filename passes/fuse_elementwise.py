@@ -35,11 +35,12 @@ _MOST_CHEAP = 4  # operations of what several readers may compute anew
 _MOST_NODES = 100  # of an operator that is fused: longer expressions make no kernel faster
 
 
-def fuse_elementwise(source: Source, vectors: bool = False) -> Source:
+def fuse_elementwise(source: Source, vectors: bool = False, joins: bool = False) -> Source:
     """Fuse the element by element float operators of a function into readers; tensors keep their numbers.
 
     With `vectors` a single reader takes no operator in if the loop could be vectorized no longer: for a core whose compilers
-    vectorize neither sums of floats nor elements of several widths. Tensors without a writer stay in the list;
+    vectorize neither sums of floats nor elements of several widths. With `joins` no product with a single reader becomes an
+    operand of an element's sum: for compilers that round both at once, as LLVM does. Tensors without a writer stay in the list;
     `relax_ops.pruned` removes them.
     """
     calls = list(source.calls)
@@ -52,7 +53,7 @@ def fuse_elementwise(source: Source, vectors: bool = False) -> Source:
         places = sorted(readers.get(call.outputs[0], ())) if made is not None else []
         if made is None or not places or (vectors and len(places) == 1 and not made.in_vectors(calls[places[0]])):
             continue
-        fused = {k: made.fused(calls[k], len(places)) for k in places}
+        fused = {k: made.fused(calls[k], len(places), joins) for k in places}
         if None in fused.values():
             continue
         for k, reader in fused.items():
@@ -94,33 +95,21 @@ class _Elementwise:
         return self.call.outputs[0]
 
     def in_vectors(self, reader: Call) -> bool:
-        """Return True if all elements that a fused loop reads and writes have four bytes, and are not added up.
-
-        A product is not joined to a sum either: LLVM would round both at once.
-        """
-        if self._is_joined(reader):
-            return False
+        """Return True if all elements that a fused loop reads and writes have four bytes, and are not added up."""
         kinds = {self.tensors[t].dtype for c in (self.call, reader) for t in (*c.inputs, *c.outputs)}
         sums = any(r.block.init is not None for r in tir.leaf_blocks(reader.func))
         return not sums and all(ITEM_BYTES[k] == _LANE for k in kinds)
 
-    def _is_joined(self, reader: Call) -> bool:
-        """Return True if a product in the call would become an operand in a sum."""
-        buffers = [reader.func.params[k] for k, t in enumerate(reader.inputs) if t == self.tensor]
-        sums = [n for kind in (tirx.Add, tirx.Sub) for n in tir.collect(reader.func.body, kind)]
-        operands = [v for n in sums for v in (n.a, n.b) if isinstance(v, ir.TensorLoad)]
-        return type(self.stage.store.value) is tirx.Mul and any(v.source in buffers for v in operands)
-
-    def fused(self, reader: Call, readers: int) -> Call | None:
+    def fused(self, reader: Call, readers: int, joins: bool) -> Call | None:
         """Return a call that reads the operands in place of the tensor; None if that is impossible or useless."""
         if reader.must_copy or reader.target is not None or len(reader.outputs) != 1:
             return None
         if self.tensors[self.tensor].dtype == "bool" and not reader.kind.startswith("where"):
             return None  # TVM simplifies `not x < y` to `x >= y`, which differs for NaN
         attrs = reader.func.attrs or {}
-        if (KIND in attrs and str(attrs[KIND]) not in _READ_IN) or ignores_nan(reader.func) != ignores_nan(
-            self.call.func
-        ):
+        if KIND in attrs and str(attrs[KIND]) not in _READ_IN:
+            return None
+        if ignores_nan(reader.func) != ignores_nan(self.call.func):
             return None
         stages = stages_of(reader.func)
         places = [k for k, t in enumerate(reader.inputs) if t == self.tensor]
@@ -130,17 +119,22 @@ class _Elementwise:
         reading = [(s, load) for s in stages for b in buffers for load in s.reads(b)]
         if not all(self._reads_once(s, load) and not _moves(s.store.value) for s, load in reading):
             return None
-        sums = any(s.initial is not None for s, _ in reading)
-        if (
-            sums and len(reader.inputs) == 1 and len(self.call.inputs) > 1
-        ):  # rows of one input are added up as they come
+        if joins and readers == 1 and any(s.initial is None and self._is_joined(s, load) for s, load in reading):
             return None
+        sums = any(s.initial is not None for s, _ in reading)
+        if sums and len(reader.inputs) == 1 and len(self.call.inputs) > 1:
+            return None  # rows of a single input are added up as they come
         if (readers > 1 or len(reading) > 1) and not _is_cheap(self.stage.store.value):
             return None
         if any(_size(s.store.value) + _size(self.stage.store.value) > _MOST_NODES for s, _ in reading):
             return None
         made = self._inlined(reader, places)
         return None if _is_folded(made.func) else made
+
+    def _is_joined(self, stage: Stage, load: Any) -> bool:
+        """Return True if the call computes a product for `load`, an operand of a sum."""
+        sums = [n for kind in (tirx.Add, tirx.Sub) for n in tir.collect(stage.store.value, kind)]
+        return type(self.stage.store.value) is tirx.Mul and any(v.same_as(load) for n in sums for v in (n.a, n.b))
 
     def _reads_once(self, stage: Stage, load: Any) -> bool:
         """Return True if a stage reads no element twice, in the order of the axes."""

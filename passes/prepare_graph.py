@@ -161,7 +161,7 @@ def prepare_graph(
     """
     mod = fuse_dynamic_layers(mod)
     fused = keep_stored(fuse_float_layers(mod) if fused_floats else mod)
-    joined = partial(fuse_elementwise, vectors=core.mve)
+    joined = partial(fuse_elementwise, vectors=core.mve, joins=core.backend == "llvm")
     source = read_function(fused, "main", joined if fused_floats else None)
     source = with_staged(source, staged) if staged else source
     core = replace(core, small_weights=has_small_weights(mod), small_floats=bool(small_floats_of(mod)))

@@ -16,7 +16,7 @@ _FLOATS = "cascade_small_floats"
 
 
 def with_small_weights(mod: IRModule) -> IRModule:
-    """Copy the module that is marked."""
+    """Copy the module, with a mark."""
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(_ATTR, 1)
     return mod
@@ -29,8 +29,8 @@ def has_small_weights(mod: IRModule) -> bool:
 
 
 def with_small_floats(mod: IRModule, kinds: Collection[str]) -> IRModule:
-    """Copy the module that is marked with the kinds of floats that the file holds (`small_floats.KINDS`); the
-    module itself for none.
+    """Copy the module, marked with the kinds of floats that the file holds (`small_floats.KINDS`); return the module
+    itself for none.
     """
     if not kinds:
         return mod

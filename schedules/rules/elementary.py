@@ -15,7 +15,6 @@ import tvm
 from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.tir import (
-    IF_THEN_ELSE,
     PrimFunc,
     Value,
     dtype_of,
@@ -28,17 +27,15 @@ from tvm_cascade.schedules.tir import (
 from tvm_cascade.schedules.tir.elementary import FORMS, Rewriter
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-_NAMES = ("exp", "log", "sigmoid", "tanh", "erf")  # the sine and the cosine compute in float64
+IN_VECTORS = ("exp", "sigmoid", "tanh", "erf")  # the logarithm compares, which keeps loops from vectors (`tir.nan`)
+_NAMES = (*IN_VECTORS, "log")  # the sine and the cosine compute in float64
 
 
 def polynomials_of(core: Core) -> tuple[str, ...]:
-    """Return the float functions a core's kernels compute without the C library.
-
-    The logarithm's comparisons keep loops from vectors where NaN counts (`schedules.tir.nan`).
-    """
+    """Return the float functions a core's kernels compute without the C library."""
     if not core.fpu or {"float_fpu", "float_mve"}.isdisjoint(core.rules):
         return ()
-    return tuple(name for name in _NAMES if name != "log" or not core.mve)
+    return IN_VECTORS if core.mve else _NAMES
 
 
 def with_polynomials(func: PrimFunc, target: KernelTarget) -> PrimFunc:
@@ -51,12 +48,9 @@ class _Writer(Rewriter):
     def __init__(self, target: KernelTarget) -> None:
         names = polynomials_of(target.core)
         self.forms = {f"tirx.{name}": FORMS[f"tirx.{name}"] for name in names}
-        self._in_loops = (
-            target.core.mve
-        )  # alone, where compilers make vectors: elsewhere it depends on what else a loop does
+        self._in_loops = target.core.mve  # in loops of one statement alone, which become vectors
         self._joined = target.backend == "c"  # products and sums are one instruction that C compilers do not find
         self._stores: list[Any] | None = None  # to be made before the present statement
-        self._conditions = 0  # conditional expressions around
         self._alone: Any = None  # the only statement of the loop around
 
     def written(self, body: Any) -> Any:
@@ -67,7 +61,7 @@ class _Writer(Rewriter):
             (tirx.Bind, self._statement),
             (tirx.Mul, self.product),
             (tirx.Add, self.sum),
-            (ir.Call, self._call),
+            (ir.Call, self.call),
         ]
         return tvm_ffi.structural_mutate(body, entries)
 
@@ -83,15 +77,8 @@ class _Writer(Rewriter):
         before, self._stores = self._stores, None
         return tirx.SeqStmt([*before, made]) if before else made
 
-    def _call(self, made: Value, mutator: Any) -> Value:
-        is_condition = getattr(made.op, "name", "") == IF_THEN_ELSE
-        self._conditions += is_condition
-        made = mutator.default_mutate(made)
-        self._conditions -= is_condition
-        return made if self.is_in_place() else self.function(made)
-
     def is_in_place(self) -> bool:
-        return self._conditions > 0 or self._stores is None
+        return self.conditions > 0 or self._stores is None
 
     def argument(self, x: Value) -> Value | None:
         return None if self.is_in_place() else self.held(x)

@@ -34,6 +34,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_cascade.schedules.tir import IF_THEN_ELSE
+
 Value = Any  # a scalar expression of a kernel
 
 _EXP = (
@@ -82,6 +84,7 @@ class Rewriter:
     """Replaces the calls in a kernel's expressions; where values are kept is up to the subclasses."""
 
     forms: Mapping[str, Callable[..., Value]]
+    conditions = 0  # conditional expressions around
 
     def held(self, expression: Value) -> Value:
         """Keep a value that is read several times; return the value to read."""
@@ -114,6 +117,14 @@ class Rewriter:
             if given is not None:
                 return self.held(_one_and_erf(given)) * _number(number.value)
         return mutator.default_mutate(total)
+
+    def call(self, call: Value, mutator: Any) -> Value:
+        """Rewrite a call's arguments, then the call."""
+        is_condition = getattr(call.op, "name", "") == IF_THEN_ELSE
+        self.conditions += is_condition
+        made = mutator.default_mutate(call)
+        self.conditions -= is_condition
+        return self.function(made)
 
     def function(self, call: Value) -> Value:
         """Replace a call with arguments already rewritten."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from tvm_cascade.schedules.rules.elementary import IN_VECTORS
 from tvm_cascade.schedules.tir import collect, dtype_of, elements, int_value, ir, is_if_then_else, sym, tirx
 
 _BITS = 128  # of a vector
@@ -20,7 +21,7 @@ _MOVED = 4  # words that are moved without a call
 # instructions of a call: its own, and by what it has left to copy
 _CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (20, 10, 4, 1)
 _LACKING = (tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
-_POLYNOMIALS = ("tirx.exp", "tirx.sigmoid", "tirx.tanh", "tirx.erf")  # as expressions without calls
+_POLYNOMIALS = tuple(f"tirx.{name}" for name in IN_VECTORS)  # expressions without calls in the kernels
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")
 _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, whatever type they are widened to

@@ -186,6 +186,16 @@ def test_a_comparison_is_fused_into_choices_alone() -> None:
     assert kinds(one(negated)) == ["less", "tir_logical_not"]
 
 
+def test_products_are_rounded_before_sums_where_compilers_join_them() -> None:
+    def scaled(bb: Any, x: Any) -> Any:
+        return R.add(bb.emit(R.multiply(x, relax.const(np.float32(0.3)))), relax.const(np.float32(1)))
+
+    apart, together = (
+        read_function(one(scaled), "main", lambda s, j=j: fuse_elementwise(s, joins=j)) for j in (True, False)
+    )
+    assert [len(s.calls) for s in (apart, together)] == [2, 1]
+
+
 def test_two_operands_that_would_live_longer_are_added_first() -> None:
     """`a + b` leaves one tensor alive while `c` is computed, a fused `a + b + c` two."""
 
@@ -212,6 +222,6 @@ def test_plans_take_no_more_memory(label: str, tmp_path: Path, monkeypatch: pyte
     case = next(c for c in cases() if c.label == label)
     path = case.write(tmp_path)
     together = tvm_cascade.plan(path, target="cortex-m4", stored_io=case.form == "qdq")
-    monkeypatch.setattr("tvm_cascade.passes.prepare_graph.fuse_elementwise", lambda source, vectors: source)
+    monkeypatch.setattr("tvm_cascade.passes.prepare_graph.fuse_elementwise", lambda source, **_options: source)
     apart = tvm_cascade.plan(path, target="cortex-m4", stored_io=case.form == "qdq")
     assert together.peak_bytes < apart.peak_bytes

@@ -125,7 +125,7 @@ def embedding(rng: Random, _dtype: str, w: ModelWriter) -> None:
 
 
 def _plain(name: str, low: float, high: float, options: str | None = None) -> Generator:
-    """A function of floats in a range, which a TANH makes: inputs are drawn by what runs the file."""
+    """Return the generator for a float function in a range, which a TANH makes: inputs are drawn by what runs the file."""
 
     def generate(rng: Random, _dtype: str, w: ModelWriter) -> None:
         shape = _shape(rng)
@@ -184,7 +184,7 @@ def _axes(rng: Random, shape: Shape) -> tuple[list[int], bool, list[int]]:
 
 
 def truths(rng: Random, _dtype: str, w: ModelWriter) -> None:
-    """REDUCE_ANY, REDUCE_ALL."""
+    """Draw REDUCE_ANY and REDUCE_ALL."""
     shape = _shape(rng)
     axes, keep, result = _axes(rng, shape)
     given = [w.activation(shape, "bool"), w.constant(either_sign(rng, axes, len(shape)))]
@@ -305,7 +305,7 @@ def _rnn(name: str) -> Generator:
 
 
 def int4_layers(rng: Random, dtype: str, w: ModelWriter) -> None:
-    """FULLY_CONNECTED of weights of four bits, beside int8 activations or floats."""
+    """Draw FULLY_CONNECTED with weights of four bits, beside int8 activations or floats."""
     rows, depth, units = dims(rng, 4, 40, 9)
     data = rng.integers(-7, 8, (units, depth)).astype("int8")
     hybrid = bool(rng.random() < 0.5)

@@ -35,7 +35,6 @@ class _Writer(Rewriter):
     def __init__(self) -> None:
         self._blocks: list[list[Any]] = []  # what is to be allocated in the blocks around
         self._stores: list[Any] | None = None  # to be made before the present statement
-        self._conditions = 0  # conditional expressions around
         self._elements = 0  # of memory so far
 
     def written(self, body: Any) -> Any:
@@ -46,7 +45,7 @@ class _Writer(Rewriter):
             (tirx.BufferStore, self._store),
             (tirx.Mul, self.product),
             (tirx.Add, self.sum),
-            (tvm.ir.Call, self._call),
+            (tvm.ir.Call, self.call),
         ]
         return tvm_ffi.structural_mutate(body, entries)
 
@@ -73,16 +72,12 @@ class _Writer(Rewriter):
         before, self._stores = self._stores, None
         return tirx.SeqStmt([*before, made]) if before else made
 
-    def _call(self, call: Value, mutator: Any) -> Value:
-        name = getattr(call.op, "name", "")
-        is_condition = name == "prim.if_then_else"
-        self._conditions += is_condition
-        made = mutator.default_mutate(call)
-        self._conditions -= is_condition
-        if name == "tirx.isnan" and is_float32(made.args[0]):
-            bits = tirx.reinterpret("int32", made.args[0])
+    def function(self, call: Value) -> Value:
+        """Replace a call; tests for NaN compare bits, which vectors have."""
+        if getattr(call.op, "name", "") == "tirx.isnan" and is_float32(call.args[0]):
+            bits = tirx.reinterpret("int32", call.args[0])
             return tirx.bitwise_and(bits, 0x7FFFFFFF) > tirx.const(INFINITE, "int32")
-        return self.function(made)
+        return super().function(call)
 
     def argument(self, x: Value) -> Value | None:
         """Return the argument, from memory if it can be; None if it reads bfloat16 in place, which TVM would get wrong."""
@@ -91,7 +86,7 @@ class _Writer(Rewriter):
         return self.held(x)
 
     def is_in_place(self) -> bool:
-        return self._conditions > 0 or self._stores is None or not self._blocks
+        return self.conditions > 0 or self._stores is None or not self._blocks
 
     def held(self, expression: Value) -> Value:
         if self._stores is None or self.is_in_place():

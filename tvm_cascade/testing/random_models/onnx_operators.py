@@ -539,7 +539,7 @@ def split(b: OnnxBuilder) -> None:
 
 
 def shapes(b: OnnxBuilder) -> None:
-    """Squeeze, Unsqueeze, Flatten, Reshape, Transpose, Expand, Tile."""
+    """Draw Squeeze, Unsqueeze, Flatten, Reshape, Transpose, Expand and Tile."""
     kind, shape = b.pick("Squeeze", "Unsqueeze", "Flatten", "Reshape", "Transpose", "Expand", "Tile"), b.shape()
     dtype = b.pick("float32", "float32", "int32", "bool", "uint8")
     if kind == "Squeeze":
@@ -844,7 +844,7 @@ def attention(b: OnnxBuilder) -> None:
 
 
 def rare(b: OnnxBuilder) -> None:
-    """Operators that few networks have."""
+    """Draw operators that few networks have."""
     kinds = ["IsNaN", "IsInf", "Dropout", "EyeLike", "Compress", "RoiAlign", "Size"]
     kinds += ["DFT"] * 2 if b.opset >= 17 else []
     kinds += ["STFT"] if b.opset >= 17 else []
