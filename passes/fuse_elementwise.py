@@ -39,9 +39,9 @@ def fuse_elementwise(source: Source, vectors: bool = False, joins: bool = False)
     """Fuse the element by element float operators of a function into readers; tensors keep their numbers.
 
     With `vectors` a single reader takes no operator in if the loop could be vectorized no longer: for a core whose compilers
-    vectorize neither sums of floats nor elements of several widths. With `joins` no product with a single reader becomes an
-    operand of an element's sum: for compilers that round both at once, as LLVM does. Tensors without a writer stay in the list;
-    `relax_ops.pruned` removes them.
+    vectorize neither sums of floats nor elements of several widths. With `joins` no scaled integer with a single reader
+    becomes an operand of an element's sum: for compilers that round product and sum at once, as LLVM does. Tensors without
+    a writer stay in the list; `relax_ops.pruned` removes them.
     """
     calls = list(source.calls)
     readers: dict[int, set[int]] = {}  # by tensor: the places of calls
@@ -132,9 +132,13 @@ class _Elementwise:
         return None if _is_folded(made.func) else made
 
     def _is_joined(self, stage: Stage, load: Any) -> bool:
-        """Return True if the call computes a product for `load`, an operand of a sum."""
-        sums = [n for kind in (tirx.Add, tirx.Sub) for n in tir.collect(stage.store.value, kind)]
-        return type(self.stage.store.value) is tirx.Mul and any(v.same_as(load) for n in sums for v in (n.a, n.b))
+        """Return True if the call scales integers for `load`, an operand of a sum: what dynamic quantization computes bit by
+        bit.
+        """
+        value, sums = self.stage.store.value, (tirx.Add, tirx.Sub)
+        integers = any("int" in tir.dtype_of(cast.value) for cast in tir.collect(value, tirx.Cast))
+        operands = [v for kind in sums for n in tir.collect(stage.store.value, kind) for v in (n.a, n.b)]
+        return type(value) is tirx.Mul and integers and any(v.same_as(load) for v in operands)
 
     def _reads_once(self, stage: Stage, load: Any) -> bool:
         """Return True if a stage reads no element twice, in the order of the axes."""

@@ -186,14 +186,15 @@ def test_a_comparison_is_fused_into_choices_alone() -> None:
     assert kinds(one(negated)) == ["less", "tir_logical_not"]
 
 
-def test_products_are_rounded_before_sums_where_compilers_join_them() -> None:
+@pytest.mark.parametrize(("dtype", "calls"), [("int32", 2), ("float32", 1)])
+def test_scaled_integers_are_rounded_before_sums_where_compilers_join_them(dtype: str, calls: int) -> None:
     def scaled(bb: Any, x: Any) -> Any:
-        return R.add(bb.emit(R.multiply(x, relax.const(np.float32(0.3)))), relax.const(np.float32(1)))
+        y = bb.emit(R.astype(x, "float32")) if dtype == "int32" else x
+        return R.add(bb.emit(R.multiply(y, relax.const(np.float32(0.3)))), relax.const(np.float32(1)))
 
-    apart, together = (
-        read_function(one(scaled), "main", lambda s, j=j: fuse_elementwise(s, joins=j)) for j in (True, False)
-    )
-    assert [len(s.calls) for s in (apart, together)] == [2, 1]
+    mod = one(scaled, dtype=dtype)
+    apart, together = (read_function(mod, "main", lambda s, j=j: fuse_elementwise(s, joins=j)) for j in (True, False))
+    assert [len(s.calls) for s in (apart, together)] == [calls, 1]
 
 
 def test_two_operands_that_would_live_longer_are_added_first() -> None:
