@@ -21,6 +21,8 @@ START_UP = 1_550  # bytes of main, start-up code, reports, memcpy and memset: 1,
 PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
 SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
 SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
+POLYNOMIAL = 240  # of an elementary function that kernels compute (`rules.elementary`): 224 to 352 on Cortex-M4
+VECTOR_POLYNOMIAL = 550  # the same with MVE, in a vector loop and its scalar rest: 512 to 628 on Cortex-M55
 _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware computes floats: means of Cortex-M4 and M55
     "exp": 710, "sigmoid": 710, "log": 680, "tanh": 1_000, "erf": 2_630, "pow": 2_040, "sin": 3_030, "cos": 3_010,
 }  # fmt: skip
@@ -85,14 +87,17 @@ def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
-    """Return the estimated bytes of the compiler's library linked by float kernels: elementary functions, and without
-    float hardware their arithmetic.
+    """Return the estimated bytes that float kernels take beside their own instructions: elementary functions, of the
+    compiler's library or polynomials, and without float hardware their arithmetic.
     """
     bodies = [func.body for func in functions]
     computed = [call for body in bodies for call in collect(body, ir.Call) if "float" in str(call.ty)]
-    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed} & {*_ELEMENTARY}
+    named = [str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed]
+    called = [name for name in named if name in _ELEMENTARY]
     if core.fpu:
-        called -= set() if core.mve else set(polynomials_of(core))
-        return sum({_FUNCTION.get(name, name): _ELEMENTARY[name] for name in called}.values())
+        polynomials = [name for name in called if name in polynomials_of(core)]
+        linked = {_FUNCTION.get(name, name) for name in called if name not in polynomials}
+        inlined = len(polynomials) * (VECTOR_POLYNOMIAL if core.mve else POLYNOMIAL)
+        return inlined + sum(_ELEMENTARY[name] for name in linked)
     loaded = [load for body in bodies for load in collect(body, ir.TensorLoad) if "float" in str(load.ty)]
     return (SOFT_ELEMENTARY if called else 0) + (SOFT_FLOAT if computed or loaded else 0)
