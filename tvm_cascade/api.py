@@ -503,7 +503,9 @@ def _plan_model(model: pipeline.Model, request: Request, progress: Callable[[str
             require_flash(need.constants, cap, need.constants, told.plan.graph.ops)
         except FlashExceededError as error:
             remedies = pipeline.remedies_for_flash(loaded, limits, core, counts)
-            raise error.with_remedies(remedies) from None
+            small = [one["saved_bytes"] for one in remedies if one["option"].startswith("--optimise")]
+            if need.flash - max(small, default=0) > error.available:
+                raise error.with_remedies(remedies) from None
         if cap is not None and need.flash > cap:
             likely = f"flash: probably not within --flash, {need.flash} of {cap} bytes by the estimate of code; `compile` links"
             told = replace(told, suggestions=(*told.suggestions, likely))

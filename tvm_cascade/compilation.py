@@ -273,12 +273,13 @@ def project(
         usual, how = error, build.optimise
     tried, least = "", usual
     small, request = replace(build, optimise="size"), replace(request, emit=replace(request.emit, optimise="size"))
-    if how != "size" and usual.constants <= usual.available:
+    if how != "size":
         progress(f"the image needs {usual.needed} bytes of flash, {usual.available} available; making its code small")
         try:
             return _project(model, folder, request, small, progress)
         except FlashExceededError as error:
-            least, tried = error, f"that is with --optimise size, {usual.needed} with {how}"
+            alone = "weights and tables alone " if usual.constants > usual.available else ""  # nothing was linked
+            least, tried = error, f"that is with --optimise size, {alone}{usual.needed} with {how}"
     try:
         return _coded(model, folder, request, small, progress, least)
     except FlashExceededError as error:

@@ -373,7 +373,8 @@ def _flash_bytes(planned: Planned) -> tuple[int, int]:
     """Return the bytes of weights and tables, and the estimated code bytes."""
     prepared = planned.prepared
     kernels = prepared.kernels_of(planned.plan)
-    return weight_bytes(kernels), code_bytes(planned.plan, kernels, prepared.core.core)
+    core = prepared.core
+    return weight_bytes(kernels), code_bytes(planned.plan, kernels, core.core, core.merges_kernels)
 
 
 OPTIMISATIONS = ("balanced", "size", "speed")
@@ -538,7 +539,14 @@ def lower(
     if not counted:
         kernels, transform = prepared.kernels_of(plan), _transform(prepared)
         return lower_plan(
-            plan, kernels, transform=transform, fetch=fetch, hook=hook, segment_call=segment_call, mark=mark
+            plan,
+            kernels,
+            transform=transform,
+            fetch=fetch,
+            hook=hook,
+            segment_call=segment_call,
+            mark=mark,
+            merged=prepared.core.merges_kernels,
         )
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 

@@ -18,6 +18,7 @@ from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.messages import short_name
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
+from tvm_cascade.schedules.driver.merge_kernels import merge_kernels
 from tvm_cascade.schedules.driver.places import (
     Flash,
     FlashItem,
@@ -310,6 +311,7 @@ def lower_plan(
     hook: str | None = None,
     segment_call: str | None = None,
     mark: str | None = None,
+    merged: bool = False,
 ) -> Lowered:
     """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
@@ -319,7 +321,7 @@ def lower_plan(
     whole inputs stored one behind another at `context`. With `hook`, the C function `hook(context, done)` is called
     after every step with the number of steps done; the run ends if it returns anything but 0. `segment_call` is a C
     function called at the start of every segment with its number, `mark` one called before every step with the
-    operator's number.
+    operator's number. With `merged`, kernels that differ in constants alone are one (`merge_kernels`).
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -336,6 +338,7 @@ def lower_plan(
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)
     mod = IRModule(alike({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke}))
+    mod, replaced = merge_kernels(mod, name) if merged else (mod, {})
     flash = driver.flash
     return Lowered(
         plan,
@@ -343,7 +346,7 @@ def lower_plan(
         name,
         bytes(flash.data),
         tuple(flash.items),
-        tuple(tuple(n) for n in names),
+        tuple(tuple(replaced.get(n, n) for n in own) for own in names),
         counted,
         driver.spare_bytes,
         hook is not None,

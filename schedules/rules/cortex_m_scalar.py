@@ -185,4 +185,5 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 def scalar_variants(spec: OperatorSpec, target: KernelTarget, usual: Blocking) -> list[Variant]:
     """List the scalar variants for a core with convolutions in blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
-    return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual, is_coded(conv, target))
+    small = target.optimise == "size"
+    return scalar_elementwise(spec, small) if conv is None else conv_variants(conv, usual, is_coded(conv, target))

@@ -192,11 +192,12 @@ def requantize_of(op: Binary, doubled: int = 0) -> Requantize:
     return plan_requantize(m, s, low, high, op.zero_out, op.clamp, op.even)
 
 
-def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
+def sum_kernel(op: Binary, q: Requantize, small: bool = False) -> RowKernel:
     """Build the kernel for the sum or difference of two activations, one with ratio 1/2, with the short or the narrow form
     of requantization.
 
-    The sum is computed doubled, which saves the doubling before `smmlar`; the narrow form is planned for doubled sums.
+    The sum is computed doubled, which saves the doubling before `smmlar`; the narrow form is planned for doubled sums. With
+    `small` the other operand is rescaled in registers if that is exact, and not by a table.
     """
     shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales
     signs = (1, -1 if op.kind == "sub" else 1)
@@ -206,22 +207,43 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
     table = (2 * signs[other] * table + offset).astype(np.int32)
     plain = op.ratios[other] == HALF
     base = offset - signs[other] * op.zero_points[other] * (1 << op.head_room)
-    numbers = np.array([*q.table[0], base], np.int32)
-    row = _Elements(op.row_elements, 2, (numbers,) if plain else (numbers, table), op.dtype)
+    rescaled = _in_registers(op, other) if small and not plain else None
+    further = (base,) if plain else () if rescaled is None else (offset, *rescaled)
+    numbers = np.array([*q.table[0], *further], np.int32)
+    tables = (numbers,) if plain or rescaled else (numbers, table)
+    row = _Elements(op.row_elements, 2, tables, op.dtype)
     m, addend, shift = (row.number(0, i) for i in range(3))
-    constant = row.number(0, 3) if plain else 0
+    known = [row.number(0, 3 + i) for i in range(len(further))]
 
     def element(x: Value, y: Value) -> Value:
         own, looked = (x, y) if shifted == 0 else (y, x)
         left = own * (signs[shifted] << op.head_room)
         if plain:
-            doubled = left + looked * (signs[other] << op.head_room) + constant
+            doubled = left + looked * (signs[other] << op.head_room) + known[0]
+        elif rescaled:
+            _, centre, factor, half, right = known
+            high = row.k.let(call("smmlar", looked * (2 << op.head_room) - centre, factor, i32(0)), "h")
+            away = high + tirx.shift_right(high, i32(31)) + half  # halves away from zero
+            doubled = left + tirx.shift_right(away, right) * (2 * signs[other]) + known[0]
         else:
             doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
         return _doubled(row.k, q, row.k.let(doubled, "acc"), m, addend, shift)
 
-    factors = shifted, signs[shifted], signs[other] if plain else None, op.head_room
+    factors = shifted, signs[shifted], signs[other] if plain or rescaled else None, op.head_room, bool(rescaled)
     return row.run(element, "sum", *factors, q.sign, q.even, q.narrow, q.lo, q.hi)
+
+
+def _in_registers(op: Binary, side: int) -> tuple[int, int, int, int] | None:
+    """Return what rescales an operand of a sum without a table: the zero point, shifted, a factor, half of what is shifted
+    out, and a shift to the right; None if a product of some byte is rounded otherwise, or bits do not suffice.
+    """
+    (m, s), bits = op.ratios[side], op.head_room + 1
+    if s > 0 or op.reach(side) << bits >= 1 << 31:
+        return None
+    centre, half = op.zero_points[side] << bits, (1 << -s) >> 1
+    high = ((STORED[op.dtype] << bits) - centre) * m + (1 << 31) >> 32
+    wanted = rescale((STORED[op.dtype] - op.zero_points[side]) << op.head_room, op.ratios[side])
+    return (centre, m, half, -s) if bool(((high + (high >> 31) + half >> -s) == wanted).all()) else None
 
 
 def _doubled(k: KernelBuilder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
@@ -371,8 +393,10 @@ class _Pixels:
         return _doubled(self.k, self.q, self.k.let(left + right + base, "acc"), m, addend, shift)
 
 
-def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
-    """Return the scalar variant of an element-wise operator; none if no kernel in this module applies."""
+def scalar_elementwise(spec: OperatorSpec, small: bool = False) -> list[Variant]:
+    """Return the scalar variant of an element-wise operator, with `small` of few tables; none if no kernel in this module
+    applies.
+    """
     table, op = read_table(spec), read_binary(spec)
     if table is not None:
         return [Variant("elements", partial(table_kernel, spec, table))]
@@ -387,4 +411,4 @@ def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
         return []
     if wide is not None:
         return [Variant("broadcast", lambda: _Pixels(wide, q).build())]
-    return [Variant("elements", partial(mul_kernel if op.kind == "mul" else sum_kernel, op, q))]
+    return [Variant("elements", partial(mul_kernel, op, q) if op.kind == "mul" else partial(sum_kernel, op, q, small))]

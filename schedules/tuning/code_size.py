@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.driver.merge_kernels import merged_functions
 from tvm_cascade.schedules.driver.places import Flash
 from tvm_cascade.schedules.rules.elementary import polynomials_of
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
@@ -19,6 +20,7 @@ from tvm_cascade.search_monitor import counted
 
 START_UP = 1_550  # bytes of main, start-up code, reports, memcpy and memset: 1,480 to 1,700 on five cores
 PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
+ARGUMENT = 4  # bytes of a constant that the driver passes
 SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
 SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
 POLYNOMIAL = 240  # of an elementary function that kernels compute (`rules.elementary`): 224 to 352 on Cortex-M4
@@ -45,13 +47,13 @@ def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
     return len(flash.data)
 
 
-def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) -> int:
+def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core, merged: bool = False) -> int:
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
     Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size` (`ELEMENTWISE`). The compiler
     inlines kernels with a single call in no loop, and drops the constant arguments of kernels with several. The driver and
     the start-up code are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is
-    called once.
+    called once. With `merged`, kernels that differ in constants alone count once, and calls pass the constants.
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
@@ -61,12 +63,18 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
             distinct[key] = func
             calls[key] += 1
             looped |= set() if o in alone else {key}
+    arguments = 0
+    for group in merged_functions(distinct) if merged else ():
+        arguments += sum(ARGUMENT * len(own) * calls[key] for key, own in group.arguments.items())
+        looped.add(group.key)  # as compilers treat it: neither inlined nor copied
+        for key in [*group.arguments][1:]:
+            del distinct[key]
     inlined = {key for key, times in calls.items() if times == 1} - looped
     shares = {key: SHARED_CODE for key, times in calls.items() if times > 1 and key not in looped}
     functions = counted("bytes of code", list(distinct.items()))
     size = sum(_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
     driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
-    return round(size) + START_UP + driver + _library_bytes(distinct.values(), core)
+    return round(size) + START_UP + driver + arguments + _library_bytes(distinct.values(), core)
 
 
 def _key(func: PrimFunc) -> int:

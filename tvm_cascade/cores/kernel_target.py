@@ -43,6 +43,11 @@ class KernelTarget:
         return self.small_weights or self.optimise == "size"
 
     @property
+    def merges_kernels(self) -> bool:
+        """Return True if kernels that differ in constants alone are one: the flash counts more than instructions."""
+        return self.optimise == "size"
+
+    @property
     def tunable(self) -> bool:
         """Return True if the core has performance schedules to choose from."""
         return bool(self.core.rules)
