@@ -246,17 +246,20 @@ def test_softmax_is_exact_to_the_last_places(shape):
     )
 
 
+@pytest.mark.parametrize("wide", [40, 48], ids=["no whole vectors", "whole vectors"])
 @pytest.mark.parametrize("kind", ["softmax", "layer_norm"])
-def test_reductions_along_rows_are_one_loop_over_rows(kind):
+def test_reductions_along_rows_are_one_loop_over_rows(kind, wide):
     net = Net("float32", "NCHW")
-    x = net.input((1, 6, 40), "x")
-    ones = relax.const(np.ones(40, "float32"))
+    x = net.input((1, 6, wide), "x")
+    ones = relax.const(np.ones(wide, "float32"))
     expr = (
         relax.op.nn.softmax(x.expr, -1) if kind == "softmax" else relax.op.nn.layer_norm(x.expr, ones, ones, axes=[-1])
     )
     held = stage_graph(net.finish(Value(net._emit(expr), x.shape)))
     (kernel,) = build_kernels(held, [Spec((0,))], cpu=True)
-    made = schedule_cpu(kernel.func, True, 6)
+    scheduled = cpu_schedule(kernel.func, True, 6)
+    assert (scheduled.rule, scheduled.refused) == ("rows", ())
+    made = scheduled.func
     assert made.script().count("T.parallel") == 1
     arrays = arrays_of(kernel.func)
     np.testing.assert_allclose(run(made, *arrays), run(kernel.func, *arrays), rtol=1e-6, atol=1e-6)

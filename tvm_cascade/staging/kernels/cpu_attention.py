@@ -181,9 +181,12 @@ def _interleave_vectors(sch: Schedule, part: Any) -> None:
 
 
 def rows(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Schedule several reductions along the last axes of a tensor, and their uses, row by row; None for other kernels."""
+    """Schedule reductions along the last axes of a tensor, and their uses, row by row; None for other kernels.
+
+    A single reduction needs a use by every element of the row, as an RMS normalization has.
+    """
     sums = reductions(sch)
-    if len(sums) < 2:
+    if not sums:
         return None
     last = last_behind(sch, sums[-1])
     outer = {iter_kinds(sch, b).count(False) for b in sums}
@@ -191,7 +194,7 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
         return None
     (count,) = outer
     loops = sch.get_loops(last)
-    if count > len(loops) or not all(_same_rows(sch, b, last, count) for b in sums):
+    if count > len(loops) - (len(sums) == 1) or not all(_same_rows(sch, b, last, count) for b in sums):
         return None
     row = sch.fuse(*loops[:count])
     inner = _inlined_but(sch, sums, last)
@@ -201,8 +204,10 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
         part = parts.get(name_of(sch, block))
         if part is not None:
             sch.compute_at(part, row, preserve_unit_loops=True)
+    share(sch, [row], parallel)  # before reductions are cut from their beginnings, where TVM proves nothing any more
+    for part in parts.values():
+        if part is not None:
             _sum_by_vectors(sch, part)
-    share(sch, [row], parallel)
     return sch
 
 

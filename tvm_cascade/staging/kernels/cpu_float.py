@@ -443,6 +443,8 @@ def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     if last is None:
         return None
     fused, loops = any(iter_kinds(sch, last)), sch.get_loops(last)
+    if len(loops) != iter_kinds(sch, acc).count(False) + fused:  # a value of each row is read for all columns
+        return None
     *outer, column = loops[:-1] if fused else loops
     lanes = max(d for d in range(1, LANES + 1) if int(sch.get(column).extent) % d == 0)
     j, v = sch.split(column, [None, lanes])

@@ -9,6 +9,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.layout.channels_last import images_last, in_one_row
 from tvm_cascade.staging.program.graph import StageGraph, simplify, stage_graph
 from tvm_cascade.staging.program.integers import with_integer_kernels
+from tvm_cascade.staging.program.norms import with_whole_norms
 from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
 from tvm_cascade.staging.program.transposes import with_plain_transposes
 
@@ -25,5 +26,5 @@ def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> Stag
         if word.startswith("-arch="):
             require_architecture(precision, word.removeprefix("-arch="))
     mod = with_plain_transposes(in_one_row(mod))
-    laid_out = images_last(simplify(mod)) if target.startswith("cuda") else with_integer_kernels(mod)
+    laid_out = images_last(simplify(mod)) if target.startswith("cuda") else with_integer_kernels(with_whole_norms(mod))
     return in_precision(stage_graph(laid_out), precision)
