@@ -64,6 +64,25 @@ def test_a_single_channel_lies_first_or_last(dtype: str, stream_input: bool) -> 
         mod = net.finish(net.dense(net.flatten(net.global_pool(x)), 5))
         peaks.add(tvm_cascade.plan(mod, target="cortex-m4", stream_input=stream_input).peak_bytes)
     assert len(peaks) == 1
+    if stream_input:  # sample by sample
+        assert peaks.pop() < tvm_cascade.plan(mod, target="cortex-m4").peak_bytes / 2
+
+
+def test_a_module_that_was_not_loaded_streams_in_the_layout_of_kernels(tmp_path: Path) -> None:
+    net = Net("float32", seed=3)
+    x = net.reshape(net.input((1, 1, 512), "x"), (1, 1, 512, 1))
+    for channels in (16, 32):
+        x = net.conv(x, channels, (1, 7), (1, 2), activation="relu")
+    mod = net.finish(net.flatten(net.global_pool(x)))
+    given = {"x": np.random.default_rng(1).normal(size=(1, 1, 512)).astype("float32")}
+    results = list[np.ndarray]()
+    for stream in (False, True):
+        folder = tvm_cascade.compile(mod, target="host", output=tmp_path / f"p{stream}", stream_input=stream).folder
+        tvm_cascade.run(folder, inputs=given, outputs=tmp_path / "y.npz")
+        with np.load(tmp_path / "y.npz") as kept:
+            results += [kept[name] for name in kept.files]
+    assert len(results) == 2
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
 def test_images_stay_as_they_are() -> None:

@@ -14,15 +14,19 @@ from tvm_ffi import structural_equal
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.importers.batch_norms import fold_batch_norms
-from tvm_cascade.importers.interface import has_interface
+from tvm_cascade.importers.interface import attach, has_interface
 from tvm_cascade.importers.wider_states import with_wider_states
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.layout.one_column import to_one_column
 from tvm_cascade.passes.layout.sunk_views import with_sunk_views
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized, name_of, shape_of
+from tvm_cascade.passes.plan_network import is_lowered, lower_integers
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
+from tvm_cascade.passes.states import state_count
+from tvm_cascade.tensor_spec import graph_io
 
 _PLANES = {
     "nn.conv1d": "NCW",
@@ -38,8 +42,9 @@ def planned_in_kernel_layout(
     """Return `mod` in the kernels' layout, and the plan: the fastest form under the cap, with states as the file has them or
     wider (`wider_states`), whichever arena is smaller.
 
-    With `by_rows`, inputs come row by row, in the network's working shape; a module without a file keeps its inputs and
-    layout. Raises `InfeasibleError` if no form fits.
+    With `by_rows`, inputs come row by row, in the network's working shape; a module that was not loaded then gets an interface
+    of its own inputs and outputs, unless lowered or with states: such a module keeps its layout. Raises `InfeasibleError` if
+    no form fits.
     """
     wider = with_wider_states(mod)
     if wider is mod:
@@ -57,7 +62,9 @@ def planned_in_kernel_layout(
 def _planned(mod: Any, plan: Callable[[Any], PlannedCandidate], by_rows: bool) -> tuple[Any, PlannedCandidate]:
     """Return `mod` in the kernels' layout, and the plan, with states as they are."""
     if by_rows and not has_interface(mod):
-        return mod, plan(mod)
+        if is_lowered(mod) or state_count(mod):
+            return mod, plan(mod)
+        mod = attach(mod, graph_io(extract_order_graph(lower_integers(mod))))
     forms: list[Any] = []
     for form in (in_kernel_layout(mod), in_kernel_layout(mod, by_pixel=False), mod):
         form = reshaped_inputs(to_one_column(form)) if by_rows else form
@@ -82,7 +89,6 @@ def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
         return with_sunk_views(mod)
     made = fold_batch_norms(mod)
     planes = any(_reads_planes(b.value) for b in bindings_of(main))
-    return with_sunk_views(to_channels_last(made, by_pixel) if planes else made)
 
 
 def _reads_planes(call: Any) -> bool:
