@@ -143,6 +143,46 @@ def instances_normalized(g: Graph) -> str:
     return g.conv(g.op("Atan", x), (3, 8, 1, 1))
 
 
+def groups_normalized(g: Graph) -> str:
+    """A GroupNorm as PyTorch exports it."""
+    x = g.conv("x", (8, 4, 3, 3), pads=[1] * 4)
+    x = g.op("Reshape", x, g.const([0, 2, -1], "int64"))
+    x = g.op("InstanceNormalization", x, g.const([1.0, 1.0]), g.const([0.0, 0.0]))
+    x = g.op("Reshape", x, g.const([1, 8, 8, 6], "int64"))
+    x = g.op("Add", g.op("Mul", x, g.random(8, 1, 1)), g.random(8, 1, 1))
+    return g.conv(g.op("Relu", x), (3, 8, 1, 1))
+
+
+def groups_written_out(g: Graph) -> str:
+    """Statistics over three axes of a split image; the second variance is of all, that of each group times its distance."""
+    x = g.op("Relu", g.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    x = g.op("Reshape", x, g.const([1, 4, 2, 8, 6], "int64"))
+    far = g.op("Sub", x, g.op("ReduceMean", x, axes=[2, 3, 4], keepdims=1))
+    variance = g.op("ReduceMean", g.op("Pow", far, g.const(2.0)), axes=[2, 3, 4], keepdims=1)
+    x = g.op("Div", far, g.op("Sqrt", g.op("Add", variance, g.const(1e-5))))
+    x = g.op("Mul", x, g.op("ReduceMax", g.op("Abs", x), axes=[1, 2, 3, 4], keepdims=1))
+    return g.conv(g.op("Reshape", x, g.const([1, 8, 8, 6], "int64")), (3, 8, 1, 1))
+
+
+def planes_normalized(g: Graph) -> str:
+    """A LayerNorm over channels, rows and columns, and one of each plane."""
+    x = g.op(
+        "LayerNormalization", g.conv("x", (8, 4, 3, 3), pads=[1] * 4), g.random(8, 8, 6), g.random(8, 8, 6), axis=1
+    )
+    x = g.op("LayerNormalization", g.op("Relu", x), g.random(8, 6), axis=2)
+    return g.conv(g.op("Tanh", x), (3, 8, 1, 1))
+
+
+def steps_normalized(g: Graph) -> str:
+    """A GroupNorm of a signal, whose planes another operator reads too."""
+    x = g.op("Reshape", g.conv("x", (8, 4, 3), pads=[1, 1]), g.const([1, 4, 64], "int64"))
+    y = g.op("InstanceNormalization", x, g.random(4), g.random(4))
+    z = g.op(
+        "Reshape", g.op("ReduceSum", g.op("CumSum", y, g.const(2, "int64")), keepdims=0), g.const([1, 1, 1], "int64")
+    )
+    return g.op("Mul", g.conv(g.op("Reshape", y, g.const([1, 8, 32], "int64")), (3, 8, 3)), z)
+
+
 def split_and_read(g: Graph) -> str:
     """A map in an order of its own that an operator without a rule reads, and a transpose of images in the file."""
     x = g.op("Relu", g.conv("x", (8, 4, 3, 3), pads=[1] * 4))
@@ -199,6 +239,10 @@ NETWORKS = {
     "shuffled": (shuffled, IMAGE, {"transpose": 3, "conv2d": 2}),
     "depth to space and back": (depth_to_space_and_back, IMAGE, {"transpose": 4, "conv2d": 3}),
     "instances normalized": (instances_normalized, IMAGE, None),
+    "groups normalized": (groups_normalized, IMAGE, None),
+    "groups written out": (groups_written_out, IMAGE, None),
+    "planes normalized": (planes_normalized, IMAGE, None),
+    "steps normalized": (steps_normalized, (1, 4, 32), None),
     "split and read": (split_and_read, IMAGE, None),
     "linear of rank three": (linear, (2, 7, 6), {"dense": 2}),
     "linear of rank four": (linear, (1, 2, 3, 6), {"dense": 2}),
@@ -221,6 +265,18 @@ def test_results_and_kinds(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(have.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
     if kinds is not None:
         assert Counter(op.kind for op in planned.plan.graph.ops if not op.view) == kinds
+
+
+@pytest.mark.parametrize("name", ["groups normalized", "groups written out", "planes normalized"])
+def test_statistics_of_planes_transpose_no_activation(name: str, tmp_path: Path) -> None:
+    """The image of the largest tensor and little more: statistics are a number for each channel."""
+    build, shape, _ = NETWORKS[name]
+    graph = Graph(*shape)
+    path = graph.save(tmp_path / "net.onnx", build(graph))
+    kinds = [name_of(b.value) for b in bindings_of(in_kernel_layout(frontend.load(path))["main"])]
+    assert kinds.count("permute_dims") == 2  # of the input, and of the output
+    largest = 8 * 8 * 6 * 4
+    assert largest < tvm_cascade.plan(path).peak_bytes < 1.25 * largest
 
 
 def test_broadcast_biases_are_taken_in() -> None:

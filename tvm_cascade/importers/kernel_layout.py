@@ -20,6 +20,7 @@ from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.layout.one_column import to_one_column
+from tvm_cascade.passes.layout.plane_groups import with_plane_groups
 from tvm_cascade.passes.layout.sunk_views import with_sunk_views
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized, name_of, shape_of
@@ -89,6 +90,7 @@ def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
         return with_sunk_views(mod)
     made = fold_batch_norms(mod)
     planes = any(_reads_planes(b.value) for b in bindings_of(main))
+    return with_sunk_views(with_plane_groups(to_channels_last(made, by_pixel)) if planes else made)
 
 
 def _reads_planes(call: Any) -> bool:
