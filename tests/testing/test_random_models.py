@@ -34,6 +34,13 @@ def test_the_bound_covers_orders_of_whole_rows() -> None:
     assert examined(Case(model, options={"max_time": 10.0}), planned_outputs) == Outcome(PASS)
 
 
+@pytest.mark.usefixtures("emulator")
+def test_gcc_removes_no_kernel() -> None:
+    depthwise_after_gather = draw_operators(4712, 240, "tflite", "int8").subset([2, 27])
+    assert depthwise_after_gather.steps[-1].kind == "depthwise"
+    assert examined(Case(depthwise_after_gather, "cortex-m4")) == Outcome(PASS)
+
+
 @pytest.mark.parametrize("door", ["tflite", "onnx"])
 def test_independent_operators_of_any_kind(door: str) -> None:
     case = Case(draw_any_operators(3, 60, door, 20), options={"time_limit": 2.0}, planned=True, operators=60)
