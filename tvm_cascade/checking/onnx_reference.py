@@ -15,6 +15,7 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.checking.sensitivity import in_own_types, onnx_evaluator
+from tvm_cascade.checking.unsigned_weights import with_unsigned_weights
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.messages import last_line
@@ -131,7 +132,7 @@ def model_function(model: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it refuses is said once, by the error
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    floats = _with_explicit_pads(as_floats(model))
+    floats = with_unsigned_weights(_with_explicit_pads(as_floats(model)))
     session = onnxruntime.InferenceSession(floats.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: _by_name(names, session.run(names, dict(in_own_types(model, inputs))))

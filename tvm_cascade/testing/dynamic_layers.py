@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tvm_cascade.checking.unsigned_weights import with_unsigned_weights
+
 
 def written(folder: Path, nodes: list[Any], constants: dict[str, np.ndarray], shape: tuple[int, ...]) -> Path:
     """Write a model of the input x and the result y."""
@@ -49,5 +51,6 @@ def by_onnx_runtime(path: Path, x: np.ndarray) -> np.ndarray:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    precise = with_unsigned_weights(onnx.load(path)).SerializeToString()
+    session = onnxruntime.InferenceSession(precise, options, providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {"x": x})[0])

@@ -16,6 +16,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import tvm_cascade
+from tvm_cascade.checking.unsigned_weights import with_unsigned_weights
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -42,7 +43,8 @@ def runtime_outputs(path: Path, inputs: Arrays) -> list[np.ndarray]:
     """The outputs of ONNX Runtime."""
     options: Any = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    precise = with_unsigned_weights(onnx.load(path)).SerializeToString()
+    session: Any = onnxruntime.InferenceSession(precise, options, providers=["CPUExecutionProvider"])
     return [np.asarray(made) for made in session.run(None, dict(inputs))]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tvm_cascade.checking.onnx_reference import read_onnx
 from tvm_cascade.checking.own_floats import Twins, exported_twins, original_twins, twins_of
 from tvm_cascade.checking.sensitivity import in_own_types
+from tvm_cascade.checking.unsigned_weights import with_unsigned_weights
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.onnx.halves import as_floats
 from tvm_cascade.messages import last_line, printable, short_name
@@ -146,7 +147,8 @@ def _with_outputs(path: Path, model: Any, names: Any) -> Callable[[Mapping[str, 
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        file = with_unsigned_weights(model).SerializeToString()
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of types of its own
         raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}") from error
     return lambda feed: {

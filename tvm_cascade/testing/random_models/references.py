@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.checking.litert_defects import doubts, repaired
+from tvm_cascade.checking.unsigned_weights import with_unsigned_weights
 from tvm_cascade.testing.random_models.model import RandomModel
 from tvm_cascade.testing.random_models.onnx_file import onnx_bytes
 from tvm_cascade.testing.random_models.operators import Operators
@@ -89,13 +90,15 @@ def _run(model: RandomModel, inputs: list[np.ndarray], outputs: Any, unrounded: 
 
 
 def _session(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    import onnx
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        precise = with_unsigned_weights(onnx.load_from_string(file)).SerializeToString()
+        session = onnxruntime.InferenceSession(precise, options, providers=["CPUExecutionProvider"])
         names = [given.name for given in session.get_inputs()]
         return [np.asarray(a) for a in session.run(None, dict(zip(names, inputs, strict=True)))]
     except Exception as error:  # of several types of its own
