@@ -1,6 +1,6 @@
 """Random networks and operators against the frameworks, for as long as one likes: `make differential`.
 
-    python benchmarks/differential.py [--minutes N | --graphs N] [--seed S] [--jobs J] [--cores CORE ...]
+    python benchmarks/differential.py [--minutes N | --graphs N] [--operators] [--seed S] [--jobs J] [--cores CORE ...]
 
 Graphs of `.tflite`, `.onnx` (opsets 7 to 28; float, QDQ, QLinear) and `.pt2` files, and independent operators by hundreds in
 one file, each with planning options at random, compiled for the host and for emulated cores, or planned and run in the
@@ -10,8 +10,8 @@ reference kernels, ONNX Runtime without optimizations, and torch, where they are
 reference is defective or refuses, by the rule that knows it (`docs/references.md`); a fault of this project, with the command
 that shows it again and the smallest prefix of operators that still fails. Exit status 1 where there is a fault. What has not
 ended half as much time after the minutes (ten minutes at most) is stopped, and not counted. `--graphs`
-takes the first N graphs of a seed instead (of 0, if none is given), for `make bench`. Results go to
-`benchmarks/results/differential.md`.
+takes the first N graphs of a seed instead (of 0, if none is given), for `make bench`; `--operators` takes independent operators
+alone, all of them on cores. Results go to `benchmarks/results/differential.md`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RESULTS = Path(__file__).parent / "results"
 LOGS = Path(__file__).parents[1] / "build" / "differential"
 CORES = ("cortex-m4", "cortex-m0plus", "cortex-m7", "cortex-m55", "cortex-m33", "riscv32")
 _ORACLES = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "pt2": "torch"}  # door -> module that it needs
-_BATCH = {"host": 100}  # operators in one file; 60 on cores
+_BATCH = {"host": 100, "cortex-m0plus": 40}  # operators in one file; 200 on cores of more RAM
 _FEW = 15  # in a file that torch exports anew for each operator that it has no form of
 _TURNS = (  # whether the case is a graph, and how it is run
     (True, "host"), (False, "host"), (True, "planned"), (False, "planned"), (True, "core"), (False, "core"),
@@ -78,22 +78,25 @@ class Task:
     operators: bool
 
 
-def tasks(seed: int, doors: list[str], cores: list[str], graphs_alone: bool) -> Iterator[Task]:
-    """Yield the cases of a seed, without end: of twelve, seven are graphs, four are on cores, six are planned alone.
+def tasks(
+    seed: int, doors: list[str], cores: list[str], graphs_alone: bool, operators_alone: bool = False
+) -> Iterator[Task]:
+    """Yield the cases of a seed, without end: of twelve, seven are graphs, four are on cores, six are planned alone; or graphs
+    alone, or independent operators on cores alone.
 
     Doors, cores and kinds of operators are drawn, so that all of them meet.
     """
     for index in count():
         own, rng = (seed << _BITS) + index, np.random.default_rng([seed, index])
         door, core = (str(rng.choice(choices)) for choices in (doors, cores or ["host"]))
-        is_graph, place = _TURNS[index % len(_TURNS)]
+        is_graph, place = (False, "core") if operators_alone else _TURNS[index % len(_TURNS)]
         target = core if place == "core" else "host"
         planned = place == "planned"
         if graphs_alone or is_graph:
             yield Task(index, replace(Case.drawn(draw(own, door), target), planned=planned), operators=False)
             continue
         form = ANY if rng.random() < 0.5 else str(rng.choice(FORMS[door]))
-        size = _FEW if (door, form) == ("pt2", ANY) else _BATCH.get(target, 60)
+        size = _FEW if (door, form) == ("pt2", ANY) else _BATCH.get(target, 200)
         model = draw_any_operators(own, size, door) if form == ANY else draw_operators(own, size, door, form)
         yield Task(index, replace(Case.drawn(model, target), operators=size, planned=planned), operators=True)
 
@@ -201,12 +204,11 @@ def keep(run: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "differential.json"
     runs = json.loads(path.read_text()) if path.is_file() else []
-    same = (run["seed"], run["graphs_alone"])
-    runs = [r for r in runs if (r["seed"], r["graphs_alone"]) != same] + [dict(run)]
+    runs = [r for r in runs if _identity(r) != _identity(run)] + [dict(run)]
     path.write_text(json.dumps(runs, indent=1) + "\n")
     rows = []
     for r in runs:
-        seed = f"{r['seed']}{' (make bench)' if r['graphs_alone'] else ''}"
+        seed = f"{r['seed']}{' (make bench)' if r['graphs_alone'] else ' (--operators)' if r.get('operators_alone') else ''}"
         cells = (seed, r["minutes"], r["graphs"], r["operators"], r["right"], r["refused"], sum(r["rules"].values()))
         rows.append("| " + " | ".join(map(str, (*cells, r["faults"]))) + " |")
     doors, rules, targets = Counter[str](), Counter[str](), Counter[str]()
@@ -227,6 +229,10 @@ def keep(run: Mapping[str, Any], folder: Path) -> None:
     (folder / "differential.md").write_text(HEAD + "\n".join([*rows, *tail]).rstrip() + "\n")
 
 
+def _identity(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    return run["seed"], run["graphs_alone"], run.get("operators_alone", False)
+
+
 def available(cores: list[str]) -> list[str]:
     """Return those cores that there is a compiler for here."""
     return [core for core in cores if which(get_core(core).family.gcc)]
@@ -236,6 +242,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--graphs", type=int, help="as many graphs and nothing else, whatever time that takes")
+    parser.add_argument("--operators", action="store_true", help="independent operators alone, all of them on cores")
     parser.add_argument("--seed", type=int, help="none: a fresh one, or 0 with --graphs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cores", nargs="*", default=list(CORES), help="beside the host")
@@ -250,14 +257,15 @@ def main() -> int:
     seed = args.seed if args.seed is not None else 0 if args.graphs else secrets.randbits(31)
     over = math.inf if args.graphs is not None else started + 60 * args.minutes
     until = over + 60 * min(args.minutes / 2, _GRACE)
-    log = Log(LOGS / f"{seed}{'' if args.graphs is None else '-graphs'}.jsonl", until)
+    kind = "-graphs" if args.graphs is not None else "-operators" if args.operators else ""
+    log = Log(LOGS / f"{seed}{kind}.jsonl", until)
     skipped = [
         f"{door} ({_ORACLES[door]} is not installed)" for door in args.doors if find_spec(_ORACLES[door]) is None
     ]
     doors = [door for door in args.doors if find_spec(_ORACLES[door]) is not None]
     print(f"seed {seed}, log {log.path}", flush=True)
     examined(Case(draw(2)))  # so that processes find loaded what cases need
-    done, all_tasks = set(log.tasks), tasks(seed, doors, available(args.cores), args.graphs is not None)
+    done, all_tasks = set(log.tasks), tasks(seed, doors, available(args.cores), args.graphs is not None, args.operators)
 
     def due() -> Iterator[Task]:
         for task in all_tasks:
@@ -273,7 +281,8 @@ def main() -> int:
             print(json.dumps(record, indent=1), flush=True)
     found = counts(log.records())
     minutes = round((before / max(1, args.jobs) + time.monotonic() - started) / 60, 1)
-    keep({"seed": seed, "graphs_alone": args.graphs is not None, "minutes": minutes, **found}, args.output)
+    asked = {"graphs_alone": args.graphs is not None, "operators_alone": args.operators}
+    keep({"seed": seed, **asked, "minutes": minutes, **found}, args.output)
     print(told(found, skipped))
     return int(found["faults"] > 0)
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 
-from tvm_cascade.testing.forked import PASS, Outcome
+from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.random_models.check import FAULTS, Case, apart, examined, planned_outputs
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.operators import draw_any_operators
@@ -47,6 +47,20 @@ def test_independent_operators_of_any_kind(door: str) -> None:
     found = {outcome for _, outcome in apart(case)}
     assert not {outcome.reason for outcome in found if outcome.verdict in FAULTS}
     assert Outcome(PASS) in found
+
+
+def test_operators_beyond_the_ram_of_a_board_are_cut_to_files_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def refused(case: Case, until: float) -> Outcome:
+        count = case.model.parts
+        sizes.append(count)
+        return Outcome(REFUSED, f"cap: needs {1000 * count} bytes, 4000 available") if count > 4 else Outcome(PASS)
+
+    monkeypatch.setattr("tvm_cascade.testing.random_models.check.check", refused)
+    found = list(apart(Case(draw_operators(1, 12, "tflite", "int8"), "cortex-m0plus", operators=12)))
+    assert sizes == [12, 2, 2, 3, 2, 3]  # five files of 1.5 x 12000 / 4000
+    assert sorted(k for case, _ in found for k in case.parts) == list(range(12))
 
 
 def test_networks_are_deterministic() -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ Compute = Callable[["Case", Path, Sequence[np.ndarray]], list[np.ndarray]]
 FAULTS = (WRONG, CRASH, HANG)
 DISPUTED = "reference"  # the reference is known to be wrong, or takes no such model; the reason begins with the rule
 SECONDS = 120  # of processor time for one network
+_CAP = re.compile(r"cap: needs (\d+) bytes, ([1-9]\d*) available")  # of a refusal
 _FLOAT = 2e-5  # of the largest value: sums are added in another order
 _LONGEST = 200  # characters of the reason of a refusal
 _TIE = 2e-3  # of a step: the distance from a tie that float32 cannot tell
@@ -115,7 +118,7 @@ def smallest(case: Case, until: float = math.inf) -> tuple[int, Outcome]:
 
 def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]:
     """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves. What is
-    refused when it is read is left out first.
+    refused when it is read is left out first, and what needs more than the RAM of its board is cut to files that fit.
 
     A fault that cannot be taken apart before `until` is that of all its operators; else raises `Stopped`.
     """
@@ -124,7 +127,8 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
         yield case, outcome
         return
     parts, found = case.parts or tuple(range(count)), []
-    left_out = _left_out(case, until) if outcome.verdict not in FAULTS else {}
+    over = _CAP.match(outcome.reason) if outcome.verdict == REFUSED else None
+    left_out = _left_out(case, until) if outcome.verdict not in FAULTS and not over else {}
     if left_out:
         for k, refusal in left_out.items():
             yield replace(case, model=case.model.subset([k]), parts=(parts[k],)), refusal
@@ -133,14 +137,21 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
             yield from apart(replace(case, model=case.model.subset(kept), parts=tuple(parts[k] for k in kept)), until)
         return
     try:
-        for half in (range(count // 2), range(count // 2, count)):
-            kept = tuple(parts[k] for k in half)
-            found += apart(replace(case, model=case.model.subset(half), parts=kept), until)
+        for some in _cut(count, math.ceil(1.5 * int(over[1]) / int(over[2])) if over else 2):
+            kept = tuple(parts[k] for k in some)
+            found += apart(replace(case, model=case.model.subset(some), parts=kept), until)
     except Stopped:
         if outcome.verdict not in FAULTS:
             raise
         found = [(case, outcome)]
     yield from found
+
+
+def _cut(count: int, pieces: int) -> Iterator[range]:
+    """Yield `count` indices in pieces of like size: at least two, at most one for each."""
+    pieces = min(max(pieces, 2), count)
+    ends = [count * k // pieces for k in range(pieces + 1)]
+    yield from (range(first, last) for first, last in pairwise(ends))
 
 
 def _left_out(case: Case, until: float) -> dict[int, Outcome]:
