@@ -432,3 +432,19 @@ def test_a_graph_without_operators_is_called_that(tmp_path: Path) -> None:
     for path, said in ((empty, "its graph has no operator"), (other, "not an ONNX model")):
         with pytest.raises(LoadError, match=said):
             load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        ("ReduceL1", [2, 3, 0.5]),
+        ("ReduceL2", [2, 3, 0.5]),
+        ("ReduceSumSquare", [4, 9, 0.25]),
+        ("ReduceSum", [-2, 3, 0.5]),
+        ("ReduceLogSumExp", [-2, 3, 0.5]),
+        ("ReduceLogSum", [np.nan, np.log(3), np.log(0.5)]),
+    ],
+)
+def test_reductions_over_no_axes_compute_their_other_steps(tmp_path: Path, kind: str, want: list[float]) -> None:
+    node = helper.make_node(kind, ["x0"], ["y0"], noop_with_empty_axes=1)
+    _check(tmp_path, [node], [np.float32([-2, 3, 0.5])], {}, [np.float32(want)])

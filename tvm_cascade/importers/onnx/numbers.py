@@ -146,6 +146,34 @@ def log_sum_exp(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | 
     return relax.op.add(relax.op.log(bb.normalize(total)), most)
 
 
+def of_magnitudes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Compute what is left of ReduceL1 over an empty set of axes, which TVM's importer returns as it is."""
+    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
+        return relax.op.abs(inputs[0])
+    return None
+
+
+def of_lengths(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Compute what is left of ReduceL2 over an empty set of axes; see `of_magnitudes`."""
+    of_floats(bb, inputs, attrs)
+    return of_magnitudes(bb, inputs, attrs)
+
+
+def of_squares(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Compute what is left of ReduceSumSquare over an empty set of axes; see `of_magnitudes`."""
+    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
+        return relax.op.multiply(inputs[0], inputs[0])
+    return None
+
+
+def of_logarithms(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Compute what is left of ReduceLogSum over an empty set of axes; see `of_magnitudes`."""
+    of_floats(bb, inputs, attrs)
+    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
+        return relax.op.log(inputs[0])
+    return None
+
+
 def of_floats(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
     """Refuse integers, for which the references round in different places; leave floats to the importer."""
     if not str(inputs[0].ty.dtype).startswith(("float", "bfloat")):
