@@ -8,8 +8,9 @@ operators in a `.tflite` file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -83,10 +84,21 @@ def _reads_planes(call: Value) -> bool:
     return name_of(call) == "nn.conv2d" and str(call.attrs.data_layout) == "NCHW"
 
 
+@dataclass(frozen=True, eq=False)
+class _Phases:
+    """An image put together from the results of convolutions within each row, and how."""
+
+    parts: tuple[Value, ...]
+    whole: Callable[[Sequence[Value]], Value]  # of parts that were changed element by element
+
+
 class _ChannelsLast(Moves):
     def __init__(self, mod: tvm.IRModule, by_pixel: bool) -> None:
         super().__init__(mod)
         self.by_pixel = by_pixel
+        self.phases: dict[Value, _Phases] = {}  # images in the new function
+        values = (*(b.value for b in bindings_of(self.main)), self.main.body.body)
+        self.reads = Counter(v for value in values for v in _operands(value))
         self.handlers: dict[str, Callable[[Value], Placed]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(("nn.max_pool2d", "nn.avg_pool2d"), self._pool),
@@ -214,18 +226,45 @@ class _ChannelsLast(Moves):
         """
         source, (sy, sx), (height, width) = self._last_of(call.args[0]), parts.strides, parts.counts
         n, channels = shape_of(call)[0], shape_of(call)[1]
-        rows = []
-        for j in range(sy):
-            made = [self._phase(source, parts, (j, i)) for i in range(sx)]
-            rows.append(made[0] if sx == 1 else self.bb.emit(relax.op.concat(made, axis=3)))
-        wide = [self._reshaped(row, [n, height, 1, width * sx * channels]) for row in rows]
-        whole = rows[0] if sy == 1 else self.bb.emit(relax.op.concat(wide, axis=3))
         shape = [n, height * sy, width * sx, channels]
-        image = whole if list(shape_of(whole)) == shape else self._reshaped(whole, shape)
         ends = [min(a, b) for a, b in zip(shape[1:3], shape_of(call)[2:], strict=True)]
-        if ends != shape[1:3]:
-            image = self.bb.emit(relax.op.strided_slice(image, [1, 2], [0, 0], ends, [1, 1]))
+
+        def whole(made: Sequence[Value]) -> Value:
+            columns = [list(made[k : k + sx]) for k in range(0, sy * sx, sx)]
+            rows = [row[0] if sx == 1 else self.bb.emit(relax.op.concat(row, axis=3)) for row in columns]
+            wide = [self._reshaped(row, [n, height, 1, width * sx * channels]) for row in rows]
+            joined = rows[0] if sy == 1 else self.bb.emit(relax.op.concat(wide, axis=3))
+            image = joined if list(shape_of(joined)) == shape else self._reshaped(joined, shape)
+            cut = ends != shape[1:3]
+            return self.bb.emit(relax.op.strided_slice(image, [1, 2], [0, 0], ends, [1, 1])) if cut else image
+
+        made = tuple(self._phase(source, parts, (j, i)) for j in range(sy) for i in range(sx))
+        return self._put_together(_Phases(made, whole)) if sy == 1 else Placed(whole(made), last=True)
+
+    def _put_together(self, phases: _Phases) -> Placed:
+        image = phases.whole(phases.parts)
+        self.phases[image] = phases
         return Placed(image, last=True)
+
+    def _in_phases(self, call: Value, operands: Sequence[Value]) -> Placed | None:
+        """Apply an elementwise operator to the parts of an image before they are put together: convolutions take it in.
+
+        None unless `call` alone reads one such image, beside numbers and a number for each channel.
+        """
+        at = [k for k, o in enumerate(operands) if o in self.phases]
+        if len(at) != 1 or len(call.args) != len(operands) or self.reads[call.args[at[0]]] != 1:
+            return None
+        phases, channels = self.phases[operands[at[0]]], shape_of(operands[at[0]])[-1]
+        rest = {k: o for k, o in enumerate(operands) if k != at[0] and prod(shape_of(o)) != 1}
+        data = {k: constant_of(self._definition(o)) for k, o in rest.items()}
+        if any(d is None or d.shape[-1] != d.size or d.size != channels for d in data.values()):
+            return None
+        spread = {k: relax.const(d.reshape(-1), str(d.dtype)) for k, d in data.items() if d is not None}
+        made = list[Value]()
+        for part in phases.parts:
+            own = [part if k == at[0] else spread.get(k, o) for k, o in enumerate(operands)]
+            made.append(self.bb.emit(elementwise(call, own[0], own[1:], LAST_AXIS)))
+        return self._put_together(replace(phases, parts=tuple(made)))
 
     def _phase(self, source: Value, parts: Phases, place: tuple[int, int]) -> Value:
         """Emit the convolution for the outputs at `place` within each stride."""
@@ -326,6 +365,8 @@ class _ChannelsLast(Moves):
         if len(shape_of(call)) != 4 or not any(self._place(a).last for a in call.args):
             return self._other(call)
         operands = [self._broadcast_last(a) for a in call.args]
+        if name_of(call) not in ("where", *_TESTS) and (phased := self._in_phases(call, operands)) is not None:
+            return phased
         return Placed(self.bb.emit(relax.Call(call.op, operands, call.attrs)), last=True)
 
     def _broadcast_last(self, value: Value) -> Value:
@@ -359,6 +400,8 @@ class _ChannelsLast(Moves):
         rest = [self._place(a).value if isinstance(a, relax.Var) else a for a in call.args[1:]]
         if placed.image and any(prod(shape_of(a)) > 1 for a in rest if isinstance(a.ty, relax.TensorType)):
             placed = self._place(call.args[0])
+        if placed.last and (phased := self._in_phases(call, [placed.value, *rest])) is not None:
+            return phased
         if not placed.axes:
             return replace(placed, value=self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
         return replace(placed, value=self.bb.emit(elementwise(call, placed.value, rest, placed.axes)))
@@ -415,6 +458,15 @@ def _real_weights(weights: Stored) -> np.ndarray | None:
     along[weights.axis % stored.ndim] = -1
     centred = stored.astype("int64") - (zero.reshape(along) if zero.size > 1 else zero.reshape(()))
     return (centred.astype("float32") * scale.reshape(along)).astype("float32")
+
+
+def _operands(value: Value) -> list[Value]:
+    """Return the variables that an expression reads, as often as it reads them."""
+    if isinstance(value, relax.Call):
+        return [v for a in value.args for v in _operands(a)]
+    if isinstance(value, relax.Tuple):
+        return [v for f in value.fields for v in _operands(f)]
+    return [value] if isinstance(value, relax.Var) else list(relax.analysis.free_vars(value))
 
 
 def _depth_behind(sizes: Sequence[int]) -> list[int]:

@@ -99,6 +99,13 @@ def windows_apart(g: Graph) -> str:
     return g.conv(x, (6, 2, 3, 3), "ConvTranspose", strides=[2, 2], output_padding=[1, 1])
 
 
+def upsampled(g: Graph) -> str:
+    """Transposed convolutions of a signal, whose windows overlap, each with a bias and an activation behind."""
+    x = g.op("Relu", g.conv("x", (4, 8, 4), "ConvTranspose", strides=[2], pads=[1, 1]))
+    x = g.op("Tanh", g.conv(x, (8, 5, 5), "ConvTranspose", strides=[3], pads=[0, 0], output_padding=[1]))
+    return g.conv(x, (3, 5, 3))
+
+
 def grouped(g: Graph) -> str:
     x = g.conv("x", (8, 2, 3, 3), group=2, dilations=[2, 2], pads=[2] * 4)
     return g.op("Mul", g.op("Sigmoid", x), g.op("ReduceMean", x, axes=[2, 3], keepdims=1))
@@ -231,6 +238,7 @@ NETWORKS = {
     "flattened for several": (flattened_for_several, (2, 4, 8, 6), None),
     "skips": (skips, IMAGE, None),
     "windows apart": (windows_apart, IMAGE, None),
+    "upsampled": (upsampled, (1, 4, 16), None),
     "grouped": (grouped, IMAGE, None),
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
     "norm first": (norm_first, IMAGE, {"transpose": 2, "relu": 1, "conv2d": 1}),
@@ -265,6 +273,17 @@ def test_results_and_kinds(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(have.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
     if kinds is not None:
         assert Counter(op.kind for op in planned.plan.graph.ops if not op.view) == kinds
+
+
+def test_transposed_convolutions_of_signals_take_activations_in(tmp_path: Path) -> None:
+    """A convolution for each place in a stride has the activation behind; nothing runs over what is put together."""
+    graph = Graph(1, 4, 16)
+    path = graph.save(tmp_path / "net.onnx", upsampled(graph))
+    main = in_kernel_layout(frontend.load(path))["main"]
+    values = {b.var: b.value for b in bindings_of(main)}
+    read = [values[b.value.args[0]] for b in bindings_of(main) if name_of(b.value) in ("nn.relu", "tanh")]
+    assert [name_of(value) for value in read] == ["add"] * 5
+    assert all(name_of(values[value.args[0]]) == "nn.conv2d" for value in read)
 
 
 @pytest.mark.parametrize("name", ["groups normalized", "groups written out", "planes normalized"])
