@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, s_tir
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
+from tvm_cascade.schedules import tir
 from tvm_cascade.staging.kernels.processors import host_target
 from tvm_cascade.staging.program.schedule_stages import stage_pipeline
+
+_MOST_BLOCKS = 48  # of a function, to which kernels contribute up to nine
 
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:
@@ -27,9 +30,28 @@ def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, c
     """
     target = target or host_target()
     if target.kind.name != "cuda":
-        return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
+        with _context(mod):
+            return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
     with compiled_as(code or CudaCode((str(target.attrs["arch"]),))), target:
         return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
+
+
+def _context(mod: tvm.IRModule) -> Any:
+    """Return the current context of passes, without TVM's search for common subexpressions if a function is large.
+
+    For a stage of two whole SqueezeNets the search takes a fifth of the compilation, and more for larger ones. LLVM has its own.
+    """
+    held, config = tvm.transform.PassContext.current(), {}
+    functions = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+    if any(len(tir.collect(f, s_tir.SBlock)) > _MOST_BLOCKS for f in functions):
+        config = {"tirx.disable_cse_tir": True}
+    return tvm.transform.PassContext(
+        opt_level=held.opt_level,
+        required_pass=held.required_pass,
+        disabled_pass=held.disabled_pass,
+        instruments=held.instruments,
+        config={**held.config, **config},
+    )
 
 
 class Session:
