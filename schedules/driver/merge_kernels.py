@@ -187,6 +187,8 @@ def _fitted(index: int, parameter: Column, column: Column) -> _Affine | None:
     term = column[0] - factor * parameter[0]
     if rest or any(factor * p + term != value for p, value in zip(parameter, column, strict=True)):
         return None
+    if max(abs(term), *(abs(factor * p) for p in parameter)) >= 1 << 31:  # computed in int32
+        return None
     return _Affine(index, factor, term)
 
 

@@ -74,6 +74,7 @@ def test_constants_of_a_parameter() -> None:
         for column, how in affine.items():
             values = parameters[how.parameter]
             assert column == tuple(how.factor * v + how.term for v in values)
+    assert len(merge_kernels._parameters([(1000, 1001), (5, 3_000_000)])[0]) == 2  # no product beyond int32
     assert len(merge_kernels._parameters([(16, 32, 64), (48, 96, 192), (15, 31, 63)])[0]) == 1
 
 
