@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,7 @@ from tvm_cascade import api
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.emit.flash_cap import FlashExceededError
 from tvm_cascade.errors import UsageError
+from tvm_cascade.testing.tflite import ModelWriter
 
 TARGET = "cortex-m4"
 
@@ -87,23 +89,28 @@ def test_flash_that_nothing_is_linked_into_is_refused(tmp_path: Path) -> None:
         api.plan(MODEL, target="host", flash=1 << 20)
 
 
+def _ram_of_streams(streamed: Any) -> int:
+    """Return the bytes of RAM that a plan with streamed weights takes more than the usual plan."""
+    told = streamed.to_dict()
+    return told["peak_bytes"] + told["ram_weight_bytes"] - api.plan(MODEL, target=TARGET).peak_bytes
+
+
 def test_what_saves_flash_is_told_with_its_price(small: int, tmp_path: Path) -> None:
     """Figures of the refusal are those of the plans themselves."""
     cap = small - 1
-    stream = api.plan(MODEL, target=TARGET, weights="stream")
-    plain = api.plan(MODEL, target=TARGET)
-    for refused, weights in (
-        (lambda: api.plan(MODEL, target=TARGET, flash=cap), _weights()),
-        (lambda: api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=cap), small),  # with small code
+    usual = {"weights": _weights(), "ram": _ram_of_streams(api.plan(MODEL, target=TARGET, weights="stream"))}
+    folder = tmp_path / "stream"
+    made = api.compile(MODEL, target=TARGET, output=folder, weights="stream", optimise="size")
+    fewest = {"weights": small, "ram": _ram_of_streams(made)}
+    for refused, own in (
+        (lambda: api.plan(MODEL, target=TARGET, flash=cap), usual),
+        (lambda: api.compile(MODEL, target=TARGET, output=tmp_path / "p", flash=cap), fewest),
     ):
         with pytest.raises(FlashExceededError, match="--weights file saves") as error:
             refused()
         told = {one["option"]: one for one in error.value.to_dict().get("remedies", [])}
-        assert told["--weights file"]["saved_bytes"] == weights
-        ram = stream.peak_bytes + stream.ram_weight_bytes - plain.peak_bytes
-        assert 0 < told["--weights stream"]["ram_bytes"] <= ram and (
-            weights == small or told["--weights stream"]["ram_bytes"] == ram
-        )
+        assert told["--weights file"]["saved_bytes"] == own["weights"]
+        assert told["--weights stream"]["ram_bytes"] == own["ram"] > 0
     assert api.plan(MODEL, target=TARGET, flash=cap, weights="file").need is not None
 
 
@@ -121,3 +128,17 @@ def test_the_frontier_of_flash_has_what_no_other_beats(tmp_path: Path) -> None:
     assert "Flash against time" in page and all(f"{p['flash_bytes']:,}" in page for p in points)
     assert "Flash against time" not in (told._repr_html_() or "")  # a notebook's page takes no further plans
     assert "flash_frontier" not in api.plan(MODEL, target="host").to_dict(details=True)
+
+
+def test_weights_of_four_bits_fit_where_the_usual_ones_exceed_the_cap(tmp_path: Path, quick_host: None) -> None:
+    """Small code keeps weights that fit four bits so: `plan` refuses no cap that `compile` obeys."""
+    w, rng = ModelWriter(), np.random.default_rng(6)
+    weights = w.constant(rng.integers(-8, 8, (256, 160)).astype("int8"), 0.01)
+    bias = w.constant(np.zeros(256, "int32"), 0.001)
+    x, out = w.activation((1, 160), "int8", 0.1), w.tensor((1, 256), "int8", 0.2)
+    w.operator("FULLY_CONNECTED", [x, weights, bias], [out], "FullyConnectedOptions")
+    path, cap = tmp_path / "n.tflite", 160 * 256 - 1
+    path.write_bytes(w.finish())
+    assert any("probably not within --flash" in line for line in api.plan(path, target=TARGET, flash=cap).suggestions)
+    made = api.compile(path, target=TARGET, output=tmp_path / "p", flash=cap)
+    assert made.flash_bytes is not None and made.flash_bytes <= cap

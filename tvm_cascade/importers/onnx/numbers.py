@@ -146,32 +146,21 @@ def log_sum_exp(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | 
     return relax.op.add(relax.op.log(bb.normalize(total)), most)
 
 
-def of_magnitudes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Compute what is left of ReduceL1 over an empty set of axes, which TVM's importer returns as it is."""
-    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
-        return relax.op.abs(inputs[0])
-    return None
+def over_no_axes(
+    step: Callable[[Value], Value], floats: bool = False
+) -> Callable[[Any, Sequence[Value], Attributes], Value | None]:
+    """Return a converter for a reduction over an empty set of axes, of which `step` is left; TVM's importer returns the input.
 
+    With `floats` refuse integers, as `of_floats`.
+    """
 
-def of_lengths(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Compute what is left of ReduceL2 over an empty set of axes; see `of_magnitudes`."""
-    of_floats(bb, inputs, attrs)
-    return of_magnitudes(bb, inputs, attrs)
+    def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+        if floats:
+            of_floats(bb, inputs, attrs)
+        over_none = attrs.get("noop_with_empty_axes") and _reduced_axes(inputs, attrs) is None
+        return step(inputs[0]) if over_none else None
 
-
-def of_squares(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Compute what is left of ReduceSumSquare over an empty set of axes; see `of_magnitudes`."""
-    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
-        return relax.op.multiply(inputs[0], inputs[0])
-    return None
-
-
-def of_logarithms(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Compute what is left of ReduceLogSum over an empty set of axes; see `of_magnitudes`."""
-    of_floats(bb, inputs, attrs)
-    if _reduced_axes(inputs, attrs) is None and attrs.get("noop_with_empty_axes"):
-        return relax.op.log(inputs[0])
-    return None
+    return convert
 
 
 def of_floats(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
