@@ -1,7 +1,9 @@
-"""Networks of several branches on this machine's CPU beside ONNX Runtime, on one thread and more: runs in turn in one process.
+"""Networks on this machine's CPU beside ONNX Runtime and OpenVINO, on one thread and more: runs in turn in one process.
 
-    python benchmarks/cpu.py                       # one thread and two, 31 runs; writes results/cpu.json and results/cpu.md
-    python benchmarks/cpu.py --networks googlenet --threads 1 --repeats 101
+    python benchmarks/cpu.py                       # one thread and two, 25 runs; writes results/cpu.json and results/cpu.md
+    python benchmarks/cpu.py --networks googlenet --threads 1 --repeats 101   # these rows anew, the others stay
+
+OpenVINO's column stays empty where it is not installed.
 
 `sequence` are the staged program's kernels one after the other, `ios` is the schedule that `tvm-cascade stages` keeps: the one
 found by the analytic cost, the sequence or the greedy one, whichever ran fastest. Times on one thread are of the
@@ -13,15 +15,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+FLOATS = (
+    "googlenet", "inception_v3", "squeezenet_1_1", "shufflenet_v2", "resnet18", "mobilenet_v2", "mobilenet_v3_small",
+    "efficientnet_b0", "bert_tiny", "bert_base_layer", "vit_tiny", "whisper_tiny_encoder", "llama_block",
+)  # fmt: skip
+_RIVALS = ("onnxruntime", "openvino")
 _FIRST = 3  # runs that are not counted
 _BLOCK = 8  # runs of one kind in a row on several threads, after those that are not counted
 
@@ -29,27 +40,33 @@ _BLOCK = 8  # runs of one kind in a row on several threads, after those that are
 def main() -> None:
     """Measure what the command line asks for and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", help="of cpu_networks.py; default: all")
+    parser.add_argument("--networks", nargs="*", default=FLOATS, help="of cpu_networks.py; default: those in float32")
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--repeats", type=int, default=31)
+    parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a network, measured in this process
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one, args.threads[0], args.repeats)))
         return
-    from cpu_networks import NETWORKS
-
-    rows = []
-    for name in args.networks or NETWORKS:
+    stored = RESULTS / "cpu.json"
+    rows = {(r["network"], r["threads"]): r for r in json.loads(stored.read_text())} if stored.is_file() else {}
+    for name in args.networks:
         for count in args.threads:
             threads = {k: str(count) for k in ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
             threads["TVM_BIND_THREADS"] = "0"  # bound, the main thread's core is all that the rival's threads would get
             command = [sys.executable, __file__, "--one", name, "--threads", str(count), "--repeats", str(args.repeats)]
             done = subprocess.run(command, env={**os.environ, **threads}, stdout=subprocess.PIPE, text=True, check=True)
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-            print(rows[-1], flush=True)
-    (RESULTS / "cpu.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-    (RESULTS / "cpu.md").write_text(page(rows))
+            rows[name, count] = json.loads(done.stdout.splitlines()[-1])
+            print(rows[name, count], flush=True)
+            kept = [rows[key] for key in sorted(rows, key=_place)]
+            stored.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n")
+            (RESULTS / "cpu.md").write_text(page(kept))
+
+
+def _place(key: tuple[str, int]) -> tuple[int, str, int]:
+    """Return where the row of a network on so many threads stands in the table."""
+    name, threads = key
+    return FLOATS.index(name) if name in FLOATS else len(FLOATS), name, threads
 
 
 def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
@@ -92,6 +109,8 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     }
     if threads > 1:
         runs["ios"] = lambda: ours[kept].run(*data.values())
+    if find_spec("openvino"):
+        runs["openvino"] = _openvino(model, threads, data)
     expected = runs["onnxruntime"]()[0]
     error = max(
         float(np.abs(np.asarray(run()[0]).reshape(-1) - expected.reshape(-1)).max() / np.abs(expected).max())
@@ -108,12 +127,42 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
                 start = clock()
                 run()
                 times[key].append((clock() - start) * 1e3)
+    own = [k for k in runs if k not in _RIVALS]
     quartiles = {k: [round(float(x), 3) for x in np.percentile(v[:repeats], (50, 25, 75))] for k, v in times.items()}
     return {
         "network": name, "threads": threads, "repeats": repeats, **quartiles, "kept": kept,
-        "ratio": round(min(quartiles[k][0] for k in quartiles if k != "onnxruntime") / quartiles["onnxruntime"][0], 3),
-        "error": error, "onnxruntime_version": onnxruntime.__version__, **nodes,
+        **{f"ratio_{r}": round(min(quartiles[k][0] for k in own) / quartiles[r][0], 3) for r in runs if r not in own},
+        "error": error, "versions": {r: version(r) for r in runs if r in _RIVALS}, "machine": machine_line(),
+        **nodes,
     }  # fmt: skip
+
+
+def machine_line() -> str:
+    """Return the processor, and how many other processes ran beside this one."""
+    from tvm_cascade.cost.processor import this_model
+
+    load = max(0.0, os.getloadavg()[0] - 1)
+    return f"{this_model()}, {os.cpu_count()} cores; beside this about {load:.1f} other processes ran"
+
+
+def _openvino(model: Any, threads: int, data: dict[str, Any]) -> Callable[[], Any]:
+    """Return a function that runs OpenVINO on so many threads, in float32."""
+    import openvino
+
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
+    core = openvino.Core()
+    request = core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings).create_infer_request()
+
+    def run() -> list[Any]:
+        found = request.infer(data)
+        return [found[k] for k in range(len(found))]
+
+    return run
 
 
 def _nodes(path: Path) -> dict[str, Any]:
@@ -143,16 +192,20 @@ def _nodes(path: Path) -> dict[str, Any]:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The table, as Markdown."""
+    versions = rows[0]["versions"]
     lines = [
-        "# CPU: beside ONNX Runtime",
+        "# CPU: beside ONNX Runtime and OpenVINO",
         "",
         "Written by `python benchmarks/cpu.py`: float32, batch 1, random weights. Milliseconds, medians of",
         f"{rows[0]['repeats']} runs in turn in one process with their quartiles, of the processor on one thread, of the wall on",
-        f"more. Ratio: the better of `sequence` and `ios` to ONNX Runtime {rows[0]['onnxruntime_version']}. Error: largest",
-        "difference of an output, relative to the largest output. On two threads runs alternate in blocks of eight.",
+        "more, where runs alternate in blocks of eight. Ratios: the better of `sequence` and `ios` to ONNX Runtime",
+        f"{versions['onnxruntime']} and to OpenVINO {versions.get('openvino', '(not installed)')}. Error: largest difference of",
+        "an output from ONNX Runtime's, relative to the largest output.",
         "",
-        "| network | threads | sequence | ios | kept | ONNX Runtime | ratio | error |",
-        "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
+        f"Machine: {rows[0]['machine']}.",
+        "",
+        "| network | threads | sequence | ios | kept | ONNX Runtime | ratio | OpenVINO | ratio | error |",
+        "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
 
     def told(times: list[float] | None) -> str:
@@ -160,9 +213,16 @@ def page(rows: list[dict[str, Any]]) -> str:
 
     for r in rows:
         cells = [r["network"], r["threads"], told(r["sequence"]), told(r.get("ios")), r["kept"] if "ios" in r else ""]
-        lines.append(
-            "| " + " | ".join(map(str, [*cells, told(r["onnxruntime"]), r["ratio"], f"{r['error']:.1e}"])) + " |"
-        )
+        for rival in _RIVALS:
+            cells += [told(r.get(rival)), r.get(f"ratio_{rival}", "")]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{r['error']:.1e}"])) + " |")
+    lines.append("")
+    for threads in sorted({r["threads"] for r in rows}):
+        for rival in _RIVALS:
+            ratios = [r[f"ratio_{rival}"] for r in rows if r["threads"] == threads and f"ratio_{rival}" in r]
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                lines.append(f"- Threads: {threads}. To {rival}: geometric mean {mean:.3f}, largest {max(ratios):.3f}.")
     held = [r for r in rows if "nodes" in r]
     if held:
         lines += [

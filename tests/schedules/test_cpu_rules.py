@@ -111,6 +111,8 @@ CASES = {
     "packed pool": ((1, 16, 7, 7), pool("MaxPool", 16, **WINDOW), ("pointwise", "convolution", "vectors_of_channels")),
     "pool": ((1, 5, 4, 5), pool("AveragePool", 5, **WINDOW), ("pointwise", "convolution", "window")),
     "mean of pixels": ((1, 17, 3, 3), pool("GlobalAveragePool", 17), ("convolution", "pointwise", "window")),
+    "mean of planes": ((2, 17, 5, 7), pool("GlobalAveragePool", 17), ("convolution", "pointwise", "sums")),
+    "mean of prime pixels": ((1, 5, 1, 17), pool("GlobalAveragePool", 5), ("convolution", "pointwise", "window")),
     "one row": ((1, 7, 13), alone("Conv", (9, 7, 3), (9,), pads=[1, 1]), ("convolution", "elementwise")),
     "dense": ((7, 30), product(30, 33), ("packed_product",)),
     "dense vector": ((1, 7), product(7, 5), ("packed_product",)),
@@ -123,7 +125,9 @@ CASES = {
     "softmax of equal extents": ((4, 4, 4), alone("Softmax", axis=1), ("columns",)),
     "layer norm": ((2, 5, 13), alone("LayerNormalization", (13,), (13,), axis=-1), ("rows",)),
     "instance norm": ((2, 3, 5, 4), alone("InstanceNormalization", (3,), (3,)), ("rows", "window", "elementwise")),
-    "mean of rows": ((3, 5, 7), lambda w: w.node("ReduceMean", "x", w.constant(np.array([-1]))), ("product",)),
+    "mean of rows": ((3, 5, 28), lambda w: w.node("ReduceMean", "x", w.constant(np.array([-1]))), ("sums",)),
+    "largest of planes": ((3, 5, 8, 6), lambda w: w.node("ReduceMax", "x", w.constant(np.array([2, 3]))), ("window",)),
+    "largest of both ends": ((3, 5, 8), lambda w: w.node("ReduceMax", "x", w.constant(np.array([0, 2]))), (None,)),
 }
 
 
@@ -152,3 +156,25 @@ def test_a_rule_applies_and_results_are_right(name: str, parallel: bool, tmp_pat
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     wanted = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    "window", [(3, 2, [1, 1, 1, 1], 1), (3, 1, [1, 1, 1, 1], 1), (2, 2, [1, 0, 0, 1], 1), (3, 1, [2, 2, 2, 2], 2)]
+)
+def test_a_padded_max_pool_of_packed_channels_copies_no_tensor(window: Any, tmp_path: Path) -> None:
+    """The taps of the last window are no neighbours: what is nearest to padding may lie between them."""
+    size, stride, pads, dilation = window
+    writer = Writer()
+    attributes = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
+    y = writer.node("Conv", pool("MaxPool", 16, **attributes)(writer), writer.weight(16, 16, 3, 3))
+    path = tmp_path / "model.onnx"
+    onnx.save(writer.model((1, 16, 9, 8), y), path)
+    net = stage_network(frontend.load(path), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 1)), Options(variant="sequential")).schedule
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1))
+    pools = [f.script() for f in staged.functions.values() if "pool_max" in f.script()]
+    assert len(pools) == 1 and ("pad_temp" in pools[0]) == (dilation > 1)
+    x = np.random.default_rng(1).standard_normal((1, 16, 9, 8)).astype("float32")
+    (got,) = Session(compile_stages(staged)).run(x)
+    wanted = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

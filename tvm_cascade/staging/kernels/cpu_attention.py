@@ -7,6 +7,7 @@ nearest cache, and only the result is written. A tile's rows are independent, so
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -17,6 +18,7 @@ from tvm_cascade.staging.kernels.blocks import (
     Schedule,
     consumer_in_order,
     extent,
+    inline_around,
     inner_blocks,
     iter_kinds,
     last_behind,
@@ -33,6 +35,7 @@ from tvm_cascade.staging.kernels.cpu_compute import LANES
 _ROWS = 8  # of a tile
 _UNEVEN = 1.05  # more work of tiles that end behind the last row, whose stores are guarded
 _ONCE = ("keys_pack", "values_rows")  # blocks that are computed once for a head
+_LEAST_LANES = 4  # of a vector of partial sums
 _VECTORS = 2  # of a row in an accumulator tile
 
 
@@ -211,10 +214,43 @@ def rows(sch: Schedule, parallel: bool) -> Schedule | None:
     return sch
 
 
+def sums(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Schedule a single reduction along the last axes of a plain tensor, such as a mean of planes; None for other kernels.
+
+    Vectors are as long as the longest that divides the reduction.
+    """
+    found = reductions(sch)
+    if len(found) != 1:
+        return None
+    (acc,) = found
+    kinds, loops = iter_kinds(sch, acc), sch.get_loops(acc)
+    count = kinds.count(False)
+    if len(loops) != len(kinds) or any(kinds[:count]) or count == 0 or len(sch.get(acc).reads) != 1:
+        return None
+    reduced = prod(extent(sch, loop) for loop in loops[count:])
+    lanes = max(d for d in range(1, LANES + 1) if reduced % d == 0)
+    last = inline_around(sch, acc) if lanes >= _LEAST_LANES else None
+    if last is None or any(iter_kinds(sch, last)):
+        return None
+    same = name_of(sch, last) == name_of(sch, acc)
+    if not same and len(sch.get_loops(last)) != count:
+        return None
+    part = partial_reductions(sch, acc, lanes)
+    if part is None:
+        return None
+    row = sch.fuse(*sch.get_loops(last)[:count])
+    if not same:
+        sch.compute_at(acc, row, preserve_unit_loops=True)
+    sch.compute_at(part, row, preserve_unit_loops=True)
+    share(sch, [row], parallel)  # before the reduction is cut from its beginning, where TVM proves nothing any more
+    _sum_by_vectors(sch, part)
+    return sch
+
+
 def _sum_by_vectors(sch: Schedule, part: Any) -> None:
-    """Schedule a block of `partial_reductions`: the lanes inside the reduction."""
-    *_, lane, depth = sch.get_loops(part)
-    sch.reorder(depth, lane)
+    """Schedule a block of `partial_reductions`: the lanes, its first axis, inside the reduction, its last."""
+    lane, *space, depth = sch.get_loops(part)[-len(iter_kinds(sch, part)) :]
+    sch.reorder(*space, depth, lane)
     sch.vectorize(lane)
     sch.vectorize(sch.get_loops(sch.decompose_reduction(part, depth))[-1])
 

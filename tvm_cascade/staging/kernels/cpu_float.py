@@ -37,10 +37,11 @@ from tvm_cascade.staging.kernels.blocks import (
     share,
     split_steps,
 )
-from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows
+from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows, sums
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS, WIDE_LANES, tile_rows
 from tvm_cascade.staging.kernels.cpu_integer import integers, ranges
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
+from tvm_cascade.staging.kernels.cpu_pools import clamp_max_pool
 from tvm_cascade.staging.kernels.cpu_stored import WIDENED
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
@@ -262,6 +263,9 @@ def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
     last = inline_around(sch, acc)
     if last is None or not any(_touches_packed(sch, block) for block in inner_blocks(sch)):
         return None
+    clamped = clamp_max_pool(sch)
+    if clamped is not sch:
+        return _vectors_of_channels(clamped, parallel)
     if name_of(sch, last) == name_of(sch, acc):
         last = sch.cache_write(acc, 0, "global")
     pads = [b for b in inner_blocks(sch) if is_pad(sch, b, name_of(sch, acc))]
@@ -488,6 +492,7 @@ _RULES: tuple[tuple[Callable[..., Schedule | None], bool], ...] = (  # and wheth
     (integers, False),
     (ranges, False),
     (_vectors_of_channels, False),
+    (sums, False),
     (_window, False),
     (_product, False),
     (attention, True),
