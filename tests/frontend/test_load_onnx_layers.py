@@ -118,6 +118,37 @@ def test_an_extreme_that_is_not_stored_is_that_of_integers(tmp_path: Path, kind:
     assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 2) == []
 
 
+def test_a_pool_of_floats_is_one_of_what_it_is_stored_as(tmp_path: Path) -> None:
+    """As PT2E's quantizers leave pools of one dimension: behind an input, and behind what is joined. Exact."""
+    net = Layers()
+    pooled = net.stored(net.node("MaxPool", "x", kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4), 0.019, -2)
+    parts = [net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)), 0.03) for _ in range(2)]
+    joined = net.node("Concat", *parts, axis=1)
+    other = net.stored(net.node("MaxPool", joined, kernel_shape=[2, 2], strides=[2, 2]), 0.04, 5)
+    flat = net.stored(net.node("Concat", net.node("Flatten", pooled), net.node("Flatten", other), axis=1), 0.04, 5)
+    assert net.check(tmp_path / "n.onnx", flat, (1, 4, 6, 8), 2, 2) == []
+    alone = Layers()
+    y = alone.stored(alone.node("MaxPool", "x", kernel_shape=[3], strides=[2]), 0.019, -2)
+    assert alone.check(tmp_path / "n.onnx", y, (1, 4, 16), 3, 0) == []
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_mean_of_what_is_joined_is_that_of_each_part(tmp_path: Path, kept: int) -> None:
+    net = Layers()
+    parts = [net.stored(net.node("Conv", net.stored("x"), net.weight((n, 4, 1), 0)), 0.01 * n) for n in (2, 3)]
+    joined = net.node("Concat", *parts, axis=1)
+    y = net.stored(net.node("ReduceMean", joined, net.constant(np.array([2], "int64")), keepdims=kept), 0.015)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 16), 2 + kept) == []
+
+
+def test_a_concat_that_is_stored_stores_its_parts(tmp_path: Path) -> None:
+    """A part that is computed in floats is stored by its own operator."""
+    net = Layers()
+    a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1), 0)))
+    y = net.stored(net.node("Concat", net.node("Sigmoid", a), net.node("Tanh", a), axis=1), 0.01, 0)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 16), 3) == []
+
+
 def test_a_resize_that_rounds_otherwise_gathers_its_pixels(tmp_path: Path) -> None:
     net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))

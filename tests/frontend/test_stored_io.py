@@ -119,3 +119,27 @@ def test_that_floats_are_only_quantized_is_said(tmp_path: Path) -> None:
     tvm_cascade.plan(path, stored_io=True, progress=lambda line: said.append(f"stored: {line}"))
     (hint,) = [line for line in said if "stored" in line and "--stored-io" in line]
     assert hint == "net: x: a float that the network only quantizes; --stored-io takes integers, 90 bytes for 360"
+
+
+@pytest.mark.parametrize(("other", "stored"), [(0.045, True), (0.03, False)])
+def test_an_input_of_nearly_equal_scales_is_stored_by_the_largest(tmp_path: Path, other: float, stored: bool) -> None:
+    """What reads it by another scale stores it anew: `round(q * 0.05 / 0.045)`, within the range of int8."""
+    w = ModelWriter()
+    x, reals = w.activation((1, 64), "float32", name="x"), []
+    for number, scale in enumerate((other, 0.05)):
+        integers = w.tensor((1, 64), "int8", scale, 0)
+        reals.append(w.tensor((1, 64), "float32", name=f"y{number}"))
+        w.operator("QUANTIZE", [x], [integers])
+        w.operator("DEQUANTIZE", [integers], [reals[-1]])
+    w.outputs = reals
+    path = tmp_path / "net.tflite"
+    path.write_bytes(w.finish())
+    mod = load(path, stored_io=True)
+    given = io_spec(mod).inputs[0]
+    assert given.dtype == ("int8" if stored else "float32")
+    if stored:
+        q = np.arange(-128, 128, 4, dtype="int8").reshape(1, 64)
+        assert given.scale == pytest.approx(0.05)
+        first, second = Compiled(_LOWER(mod))(q)
+        np.testing.assert_array_equal(second, q)
+        np.testing.assert_array_equal(first, np.clip(np.rint(q * (0.05 / other)), -128, 127))

@@ -2,7 +2,8 @@
 
 Models from the quantizers in ONNX Runtime and PyTorch take floats, quantize, and return real numbers. On a board floats
 take four times the bytes of int8. So an input that is only quantized becomes an integer input, and a dequantized output
-an integer output; `TensorSpec.scale` and `zero_point` give the quantization.
+an integer output; `TensorSpec.scale` and `zero_point` give the quantization. An input that is quantized by several scales
+that are nearly equal, as PT2E observes it at several readers, is stored by the largest, and by the others anew.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Storing(Rewriting):
         self.inputs = [*(_stored_input(param, s, bindings) for param, s in own), *kept]
         self.params = [_parameter(p, s) for p, s in zip(old, self.inputs, strict=True)]
         pairs = zip(old, self.params, self.inputs, strict=True)
-        self.integers = {p: new for p, new, s in pairs if s is not None}
+        self.integers = {p: (new, s) for p, new, s in pairs if s is not None}
         result = self._define(self.main.body.body)
         self.several = result if isinstance(result, relax.Tuple) else None
         self.fields = [self.main.body.body] if self.several is None else list(self.several.fields)
@@ -53,10 +54,20 @@ class _Storing(Rewriting):
         self.outputs = [*(_stored_output(Stored.read_by(self._define(f)), s) for f, s in results), *kept]
 
     def _bind(self, var: Value, value: Value) -> None:
-        if name_of(value) == "quantize" and value.args[0] in self.integers:
-            self.renamed[var] = self.integers[value.args[0]]
+        given = self.integers.get(value.args[0]) if name_of(value) == "quantize" else None
+        if given is not None:
+            self.renamed[var] = self._stored_anew(given, value)
         elif self.several is None or not self._define(value).same_as(self.several):
             self.renamed[var] = self.bb.emit(substitute(value, self.renamed), name_hint=var.name)
+
+    def _stored_anew(self, given: tuple[Value, TensorSpec], quantize: Value) -> Value:
+        """Return an integer input by the scale of `quantize`: itself, if that is its own."""
+        integers, spec = given
+        own = relax.const(spec.scale, "float32"), relax.const(spec.zero_point, spec.dtype)
+        if _numbers_of(quantize) == (spec.scale, spec.zero_point):
+            return integers
+        reals = self.bb.emit(relax.op.dequantize(integers, *own, axis=0, out_dtype="float32"))
+        return self.bb.emit(relax.op.quantize(reals, *quantize.args[1:], axis=0, out_dtype=spec.dtype))
 
     def _returned(self, value: Value) -> Value:
         made = [
@@ -141,6 +152,7 @@ def _with_numbers(spec: TensorSpec, dtype: str, numbers: tuple[float, float]) ->
 
 
 _STORED = ("int8", "uint8", "int16", "uint16")
+_MOST_APART = 1.25  # scales of an input, as a ratio: integers by the largest lose a fraction of a step by the others
 
 
 def _replaced(old: Sequence[TensorSpec], new: Sequence[TensorSpec | None]) -> tuple[TensorSpec, ...]:
@@ -152,12 +164,19 @@ def _parameter(param: Value, spec: TensorSpec | None) -> Value:
 
 
 def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> TensorSpec | None:
-    """Return the integer spec for an input read only by equal quantizes; None otherwise."""
+    """Return the integer spec for an input read only by quantizes of about one scale, the largest of them; None otherwise."""
     made = [Stored.written_by(b.value) for b in bindings if param in relax.analysis.free_vars(b.value)]
-    types, numbers = {str(s.tensor.ty.dtype) for s in made if s is not None}, _agreed(made)
-    if spec.dtype != "float32" or len(types) != 1 or numbers is None:
+    types = {str(s.tensor.ty.dtype) for s in made if s is not None}
+    numbers = [s.numbers for s in made if s is not None and s.numbers is not None]
+    if spec.dtype != "float32" or len(types) != 1 or len(numbers) < len(made):
         return None
-    return _with_numbers(spec, types.pop(), numbers)
+    widest = max(numbers)
+    return _with_numbers(spec, types.pop(), widest) if widest[0] <= _MOST_APART * min(numbers)[0] else None
+
+
+def _numbers_of(quantize: Value) -> tuple[float, float] | None:
+    written = Stored.written_by(quantize)
+    return None if written is None else written.numbers
 
 
 def _stored_output(stored: Stored | None, spec: TensorSpec) -> TensorSpec | None:

@@ -39,6 +39,7 @@ from tvm_cascade.importers.interface import (
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.earlier_quantize import with_earlier_quantize
 from tvm_cascade.passes.folded_pads import with_folded_pads
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.last_steps import with_last_steps
@@ -124,7 +125,7 @@ def load_model(
             check_scales(path, imported)
         imported = with_folded_pads(imported)
         if is_quantized(imported):
-            imported = to_channels_last(store_biases(imported))
+            imported = with_earlier_quantize(to_channels_last(store_biases(imported)))
         finished = _finished(path, file, imported, _Outputs(path, model, shapes, values))
         read = with_small_floats(finished, small_kinds(given))
         return read if wide is given else with_small_weights(read)
