@@ -64,6 +64,8 @@ class _Writer:
                 self._emit_all(given, states)
                 result = substitute(main.body.body, self._results())
                 results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+                if isinstance(result.ty, relax.TupleType) and results == [result]:  # a variable of several results
+                    results = [relax.TupleGetItem(result, k) for k in range(len(result.ty.fields))]
                 after = [*(self._state_after(t, states[t]) for t in stated), *(self.sums[t] for t in totals)]
                 outputs = [self.builder.emit_output(v) for v in (*results, *after)]
             self.builder.emit_func_output(relax.Tuple(outputs) if len(outputs) > 1 else outputs[0])

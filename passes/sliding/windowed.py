@@ -55,7 +55,17 @@ def pool(site: Site) -> Sliding:
     window = _window(integers(attrs.pool_size)[place], attrs, place)
     options = {"layout": layout, "out_layout": str(attrs.out_layout), "ceil_mode": ceil, "count_include_pad": counted}
     part = _part(site, window, place, {"pool_size": integers(attrs.pool_size), **options, **_strides(attrs)})
-    return Sliding(site.axes[0], (window,), part)
+    reduction = {"avg_pool2d": relax.op.mean, "max_pool2d": relax.op.max}.get(site.name)
+    whole = [layout.index(letter) for letter in "HW" if letter in layout]
+
+    def one_row(args: Sequence[Value], rows: Rows, read: Sequence[Rows]) -> Value:
+        """Reduce a map that a single window covers: kernels then need no map, but take its rows as they are made."""
+        across = [p for k, p in enumerate(integers(attrs.padding)) if k % len(whole) != place]
+        covered = rows[1] - rows[0] == 1 and not any(across) and {*integers(attrs.dilation)} == {1}
+        covered = covered and integers(attrs.pool_size) == [shape_of(args[0])[a] for a in whole]
+        return reduction(args[0], whole, True) if covered and reduction is not None else part(args, rows, read)
+
+    return Sliding(site.axes[0], (window,), one_row)
 
 
 def _place(layout: str, axis: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
-from tvm_cascade.frontend import load, load_frame
+from tvm_cascade.frontend import io_spec, load, load_frame
 from tvm_cascade.importers.sliding import Frame
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
@@ -265,6 +266,32 @@ def test_running_sums_of_onnx_are_rounded_once(kind: str, tmp_path: Path) -> Non
     made = load_frame(mod, 1, axis=2)
     assert len(made.plan.totals) == 1
     compare(mod, 1, 300, "float32", axis=2, made=made)
+
+
+def over_all_rows(net: Net) -> Any:
+    """A mean and a maximum of rows, some of which depend on padding, and a mean over columns too."""
+    x = net.conv(net.input((1, 61, 2, 3)), 6, (3, 1), padding="same", activation="relu")
+    y = net.conv(x, 4, (4, 1), padding="valid")
+    pooled = net.add(net.global_pool(x), net.max_pool(x, (61, 2), (1, 1)))
+    return [net.dense(net.flatten(net.global_pool(y)), 3), net.dense(net.flatten(pooled), 2)]
+
+
+@pytest.mark.parametrize("hop", [3, 8, 29, 40])
+def test_reductions_over_all_rows_by_hops(hop: int) -> None:
+    """Of floats: hops that divide the rows of a map and others, and one of more than half of them."""
+    mod = module(over_all_rows, "float32")
+    compare(mod, hop, 4 * (61 // hop + 2), "float32", made=load_frame(mod, hop))
+
+
+def test_a_mean_keeps_a_row_for_every_hop() -> None:
+    """61 rows by hops of 10: two parts of six hops, and the part in front; rows in their place were 61 and 51."""
+    net = Net("float32")
+    x = net.conv(net.input((1, 64, 1, 5)), 8, (4, 1), padding="valid", activation="relu")
+    mod = net.finish(net.dense(net.flatten(net.global_pool(x)), 3))
+    kept = {i.name: i.shape for i in io_spec(load_frame(mod, 10).mod).inputs[1:]}
+    sums = sorted(shape[1] for shape in kept.values() if shape[-1] == 8)
+    assert sums == [6, 7]
+    assert max(prod(shape) for shape in kept.values()) <= 13 * 5
 
 
 def test_rows_move_up_in_their_states() -> None:

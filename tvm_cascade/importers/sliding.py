@@ -11,6 +11,7 @@ import tvm
 from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.importers.interface import attach, io_spec, with_interface
 from tvm_cascade.importers.kernel_layout import in_kernel_layout
+from tvm_cascade.passes.sliding.hop_sums import with_hop_sums
 from tvm_cascade.passes.sliding.incremental import frame_module
 from tvm_cascade.passes.sliding.slices import with_slices
 from tvm_cascade.sliding import FramePlan
@@ -33,7 +34,7 @@ def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis:
     """
     mod = with_slices(mod)
     try:  # rows of time are then contiguous where the file has planes of channels
-        made = frame_module(in_kernel_layout(mod), hop, most_state, axis)
+        made = frame_module(with_hop_sums(in_kernel_layout(mod), hop, axis), hop, most_state, axis)
     except CascadeError:  # names the file's operators where these end it too
         made = frame_module(mod, hop, most_state, axis)
     io = _interface(mod)
