@@ -1,8 +1,8 @@
 """Networks along time as files: `python benchmarks/time_files.py FOLDER torch|keras [NAME ...]`.
 
-With `torch`, writes each network in float and int8 as `.onnx` (ONNX Runtime's quantizer) and `.pt2` (torchao's PT2E); with
-`keras`, as `.tflite` (TFLite's converter). The frameworks are imported where they are used. Weights and data are random,
-from a fixed seed. `time_doors.py` counts their plans.
+With `torch`, writes each network of `time_networks.py` in float and int8 as `.onnx` (ONNX Runtime's quantizer) and `.pt2`
+(torchao's PT2E); with `keras`, as `.tflite` (TFLite's converter). The frameworks are imported where they are used. Weights
+and data are random, from a fixed seed. `time_doors.py` counts their plans.
 """
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false
@@ -10,81 +10,96 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+try:
+    from benchmarks.time_networks import NETWORKS, Layer, Net
+except ImportError:
+    from time_networks import NETWORKS, Layer, Net
+
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-Layer = tuple[Any, ...]
-_KEYWORD = [("conv", 64, 3), *[("separable", 64, 9)] * 3]
-_GATED = [("linear", 16, 1), ("gate", 1), ("gate", 2), ("gate", 4), ("conv", 8, 1)]
-_CAUSAL = [("causal", 32, 3, d) for d in (1, 2, 4)]
-_MOTION = [("conv", 16, 5), ("conv", 16, 3), ("pool", 2), ("conv", 32, 5), ("conv", 32, 3), ("pool", 2)]
-_SEPARABLE = [("separable", c, 5, s) for c, s in ((24, 1), (48, 2), (48, 1), (64, 2))]
-# steps and channels of the input, then layers: kind, channels, window, and stride or dilation
-NETWORKS: dict[str, tuple[int, int, list[Layer]]] = {
-    "activity": (128, 9, [*_MOTION, ("flatten",), ("dense", 6)]),
-    "heartbeat": (512, 1, [*[("conv", c, 7, 2) for c in (16, 32, 32)], ("mean",), ("dense", 5)]),
-    "dilated": (200, 8, [*[("dilated", 24, 3, d) for d in (1, 2, 4, 8)], ("mean",), ("dense", 4)]),
-    "keyword": (98, 40, [*_KEYWORD, ("mean",), ("dense", 12)]),
-    "gesture": (150, 3, [*[s for c in (8, 16, 16) for s in (("conv", c, 3), ("pool", 2))], ("flatten",), ("dense", 4)]),
-    "gated": (96, 4, _GATED),
-    "causal": (160, 16, [*_CAUSAL, ("mean",), ("dense", 3)]),
-    "separable": (128, 6, [*_SEPARABLE, ("mean",), ("dense", 8)]),
-}
 
-
-def _torch_module(steps: int, channels: int, layers: list[Layer]) -> Any:
-    """Return a module over `[1, channels, steps]`."""
+def _torch_module(net: Net) -> Any:
+    """Return a module over signals `[1, channels, steps]`."""
     import torch
     from torch import nn
 
-    class Gate(nn.Module):
-        def __init__(self, width: int, dilation: int) -> None:
+    def made(layer: Layer) -> Any:
+        """Return the module of a layer that has weights or a window; None of others."""
+        width, numbers = net.widths[layer.reads[0]], layer.numbers
+        if layer.kind == "conv":
+            channels, window, stride, dilation = numbers
+            padding = 0 if window == stride else window // 2 * dilation
+            return nn.Conv1d(width, channels, window, stride, padding, dilation)
+        if layer.kind == "depthwise":
+            return nn.Conv1d(width, width, numbers[0], numbers[1], numbers[0] // 2, groups=width)
+        if layer.kind == "causal":
+            channels, window, dilation = numbers
+            past = nn.ConstantPad1d(((window - 1) * dilation, 0), 0.0)
+            return nn.Sequential(past, nn.Conv1d(width, channels, window, dilation=dilation))
+        if layer.kind == "norm":
+            norm: Any = nn.BatchNorm1d(width)
+            with torch.no_grad():
+                norm.running_mean.uniform_(-0.2, 0.2)
+                norm.running_var.uniform_(0.05, 0.2)
+            return norm
+        modules: dict[str, Callable[[], Any]] = {
+            "pool": lambda: nn.MaxPool1d(numbers[0]),
+            "pool_same": lambda: nn.MaxPool1d(numbers[0], 1, numbers[0] // 2),
+            "up": lambda: nn.ConvTranspose1d(width, numbers[0], 4, 2, 1),
+            "dense": lambda: nn.Linear(width, numbers[0]),
+            "lstm": lambda: nn.LSTM(width, numbers[0], batch_first=True),
+            "layer_norm": lambda: nn.LayerNorm(width),
+        }
+        return modules[layer.kind]() if layer.kind in modules else None
+
+    def computed(layer: Layer, module: Any, values: list[Any]) -> Any:
+        x, *rest = (values[v] for v in layer.reads)
+        if layer.kind == "lstm":
+            return module(x.transpose(1, 2))[0][:, -1]
+        if layer.kind == "layer_norm":
+            return module(x.transpose(1, 2)).transpose(1, 2)
+        if module is not None:
+            return module(x)
+        if layer.kind == "half":
+            return x.chunk(2, 1)[layer.numbers[0]]
+        if layer.kind == "attend":
+            scores = torch.matmul(x.transpose(1, 2), rest[0]) * (x.shape[1] ** -0.5)
+            return torch.matmul(torch.softmax(scores, -1), rest[1].transpose(1, 2)).transpose(1, 2)
+        plain: dict[str, Callable[..., Any]] = {
+            "relu": torch.relu,
+            "sigmoid": torch.sigmoid,
+            "tanh": torch.tanh,
+            "softmax": lambda v: torch.softmax(v, 2),
+            "mean": lambda v: v.mean(2),
+            "max": lambda v: v.amax(2),
+            "flatten": lambda v: v.flatten(1),
+            "add": lambda v, w: v + w,
+            "mul": lambda v, w: v * w,
+            "concat": lambda *v: torch.cat(v, 1),
+            "scale": lambda v, w: v * w[:, :, None],
+            "weigh": lambda v, w: (v * w).sum(2),
+        }
+        return plain[layer.kind](x, *rest)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
             super().__init__()
-            self.filter, self.gate = (nn.Conv1d(width, width, 3, padding=dilation, dilation=dilation) for _ in range(2))
-            self.last = nn.Conv1d(width, width, 1)
+            self.made = nn.ModuleList([made(layer) or nn.Identity() for layer in net.layers])
 
-        def forward(self, x: Any) -> Any:
-            return x + self.last(torch.tanh(self.filter(x)) * torch.sigmoid(self.gate(x)))
-
-    class Mean(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.mean(2)
-
-    def built(width: int, length: int) -> Iterator[Any]:
-        for kind, *numbers in layers:
-            made, window, step = (*numbers, 1, 1, 1)[:3]
-            if kind in ("conv", "linear"):
-                yield nn.Conv1d(width, made, window, step, window // 2)
-            elif kind == "dilated":
-                yield nn.Conv1d(width, made, window, padding=step, dilation=step)
-            elif kind == "causal":
-                yield nn.ConstantPad1d((2 * step, 0), 0.0)
-                yield nn.Conv1d(width, made, window, dilation=step)
-            elif kind == "separable":
-                yield nn.Conv1d(width, width, window, step, window // 2, groups=width)
-                yield nn.Conv1d(width, made, 1)
-            elif kind == "gate":
-                yield Gate(width, made)
-            elif kind == "pool":
-                yield nn.MaxPool1d(made)
-            elif kind == "dense":
-                yield nn.Linear(width, made)
-            else:
-                yield Mean() if kind == "mean" else nn.Flatten()
-            if kind in ("conv", "dilated", "causal", "separable"):
-                yield nn.ReLU()
-            length = (
-                length // made if kind == "pool" else -(-length // step) if kind in ("conv", "separable") else length
-            )
-            width = width * length if kind == "flatten" else width if kind in ("pool", "mean", "gate") else made
+        def forward(self, *inputs: Any) -> Any:
+            values = list(inputs)
+            for layer, module in zip(net.layers, self.made, strict=True):
+                values.append(computed(layer, None if isinstance(module, nn.Identity) else module, values))
+            return values[-1]
 
     torch.manual_seed(7)
-    return nn.Sequential(*built(channels, steps)).eval()
+    return Network().eval()
 
 
 def write_torch(folder: Path, name: str) -> None:
@@ -96,18 +111,19 @@ def write_torch(folder: Path, name: str) -> None:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.testing.pt2e._xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 
-    steps, channels, layers = NETWORKS[name]
-    module, rng = _torch_module(steps, channels, layers), np.random.default_rng(7)
-    data = [rng.uniform(-1, 1, (1, channels, steps)).astype("float32") for _ in range(8)]
-    example = (torch.from_numpy(data[0]),)
+    net = NETWORKS[name]()
+    module, rng = _torch_module(net), np.random.default_rng(7)
+    data = [[rng.uniform(-1, 1, (1, c, t)).astype("float32") for t, c in net.inputs] for _ in range(8)]
+    example = tuple(torch.from_numpy(x) for x in data[0])
+    names = [f"x{k}" if k else "x" for k in range(len(example))]
     path = {kind: str(folder / f"{name}.{kind}") for kind in ("float.onnx", "int8.onnx", "float.pt2", "int8.pt2")}
-    torch.onnx.export(module, example, path["float.onnx"], input_names=["x"], output_names=["y"], opset_version=17,
+    torch.onnx.export(module, example, path["float.onnx"], input_names=names, output_names=["y"], opset_version=17,
                       dynamo=False)  # fmt: skip
     torch.export.save(torch.export.export(module, example), path["float.pt2"])
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:
-            self.left = iter([{"x": d} for d in data])
+            self.left = iter([dict(zip(names, d, strict=True)) for d in data])
 
         def get_next(self) -> Any:
             return next(self.left, None)
@@ -121,44 +137,69 @@ def write_torch(folder: Path, name: str) -> None:
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
     prepared = prepare_pt2e(torch.export.export(module, example).module(), quantizer)
     for d in data:
-        prepared(torch.from_numpy(d))
+        prepared(*(torch.from_numpy(x) for x in d))
     torch.export.save(torch.export.export(convert_pt2e(prepared), example), path["int8.pt2"])
+
+
+def _keras_layer(net: Net, layer: Layer, values: list[Any]) -> Any:
+    import tensorflow as tf
+
+    keras: Any = tf.keras.layers
+    x, *rest = (values[v] for v in layer.reads)
+    numbers, width = layer.numbers, net.widths[layer.reads[0]]
+    if layer.kind == "conv":
+        channels, window, stride, dilation = numbers
+        return keras.Conv1D(channels, window, stride, "same", dilation_rate=dilation)(x)
+    if layer.kind == "causal":
+        return keras.Conv1D(numbers[0], numbers[1], padding="causal", dilation_rate=numbers[2])(x)
+    if layer.kind == "norm":
+        norm, rng = keras.BatchNormalization(epsilon=1e-5), np.random.default_rng(width)
+        made = norm(x)
+        mean, variance = rng.uniform(-0.2, 0.2, width), rng.uniform(0.05, 0.2, width)
+        norm.set_weights([np.ones(width), np.zeros(width), mean, variance])
+        return made
+    if layer.kind == "attend":
+        return keras.Attention(score_mode="dot")([x * width**-0.5, rest[1], rest[0]])
+    plain: dict[str, Callable[[], Any]] = {
+        "depthwise": lambda: keras.DepthwiseConv1D(numbers[0], numbers[1], "same")(x),
+        "pool": lambda: keras.MaxPooling1D(numbers[0])(x),
+        "pool_same": lambda: keras.MaxPooling1D(numbers[0], 1, "same")(x),
+        "up": lambda: keras.Conv1DTranspose(numbers[0], 4, 2, "same")(x),
+        "dense": lambda: keras.Dense(numbers[0])(x),
+        "lstm": lambda: keras.LSTM(numbers[0], unroll=True)(x),
+        "layer_norm": lambda: keras.LayerNormalization(epsilon=1e-5)(x),
+        "half": lambda: x[..., numbers[0] * (width // 2) : (numbers[0] + 1) * (width // 2)],
+        "softmax": lambda: keras.Softmax(axis=1)(x),
+        "mean": lambda: keras.GlobalAveragePooling1D()(x),
+        "max": lambda: keras.GlobalMaxPooling1D()(x),
+        "flatten": lambda: keras.Flatten()(x),
+        "add": lambda: keras.Add()([x, *rest]),
+        "mul": lambda: keras.Multiply()([x, *rest]),
+        "concat": lambda: keras.Concatenate()([x, *rest]),
+        "scale": lambda: keras.Multiply()([x, keras.Reshape((1, width))(rest[0])]),
+        "weigh": lambda: tf.keras.ops.sum(keras.Multiply()([x, rest[0]]), 1),
+    }
+    return plain[layer.kind]() if layer.kind in plain else keras.Activation(layer.kind)(x)
 
 
 def write_keras(folder: Path, name: str) -> None:
     """Write `.tflite`."""
     import tensorflow as tf
 
-    layer: Any = tf.keras.layers
-    steps, channels, layers = NETWORKS[name]
+    net = NETWORKS[name]()
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(7)
-    given = x = tf.keras.Input(batch_shape=(1, steps, channels))
-    for kind, *numbers in layers:
-        made, window, step = (*numbers, 1, 1, 1)[:3]
-        if kind in ("conv", "linear"):
-            x = layer.Conv1D(made, window, step, "same", activation="relu" if kind == "conv" else None)(x)
-        elif kind in ("dilated", "causal"):
-            padding = "same" if kind == "dilated" else "causal"
-            x = layer.Conv1D(made, window, padding=padding, dilation_rate=step, activation="relu")(x)
-        elif kind == "separable":
-            x = layer.Conv1D(made, 1, activation="relu")(layer.DepthwiseConv1D(window, step, "same")(x))
-        elif kind == "gate":
-            a, b = (layer.Conv1D(x.shape[-1], 3, padding="same", dilation_rate=made)(x) for _ in range(2))
-            gated = layer.Activation("tanh")(a) * layer.Activation("sigmoid")(b)
-            x = x + layer.Conv1D(x.shape[-1], 1)(gated)
-        elif kind == "dense":
-            x = layer.Dense(made)(x)
-        else:
-            plain = {"pool": layer.MaxPooling1D, "mean": layer.GlobalAveragePooling1D, "flatten": layer.Flatten}
-            x = plain[kind](*numbers)(x)
+    inputs = [tf.keras.Input(batch_shape=(1, *shape), name=f"x{k}") for k, shape in enumerate(net.inputs)]
+    values: list[Any] = list(inputs)
+    for layer in net.layers:
+        values.append(_keras_layer(net, layer, values))
     rng = np.random.default_rng(7)
     for kind in ("float", "int8"):
-        converter = tf.lite.TFLiteConverter.from_keras_model(tf.keras.Model(given, x))
+        converter = tf.lite.TFLiteConverter.from_keras_model(tf.keras.Model(inputs, values[-1]))
         if kind == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.representative_dataset = lambda: (
-                [rng.uniform(-1, 1, (1, steps, channels)).astype("float32")] for _ in range(8)
+                [rng.uniform(-1, 1, (1, *shape)).astype("float32") for shape in net.inputs] for _ in range(8)
             )
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
             converter.inference_input_type = converter.inference_output_type = tf.int8
