@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -321,7 +322,8 @@ def within_flash(
     costs the fewest instructions.
 
     `found` is the error without coded weights, raised again if there is nothing to code, or no RAM for what is decoded.
-    Raises the error with all layers coded if they do not suffice.
+    The price of a byte is that of merged kernels, too (`schedules.tuning.merge_price`): the last attempt merges all that
+    differ in constants alone. Raises the error with all layers coded if that does not suffice.
     """
     missing, price = found.needed - found.available, request.kernels.code_weights
     plain = [layer for layer in layers if layer.price > price]
@@ -335,6 +337,12 @@ def within_flash(
             missing, found = max(missing, coding.saved) + error.needed - error.available, error
         except InfeasibleError:
             break
+    if price < _ALL and found.constants <= found.available:
+        progress(
+            f"the image needs {found.needed} bytes of flash, {found.available} available; merging kernels at any price"
+        )
+        with suppress(InfeasibleError):
+            return attempt(replace(request, kernels=replace(request.kernels, code_weights=_ALL)))
     raise found
 
 

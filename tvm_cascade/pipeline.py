@@ -60,6 +60,7 @@ from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.code_size import code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
+from tvm_cascade.schedules.tuning.merge_price import merge_choice
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.schema.refusal import FlashRemedy
@@ -374,7 +375,7 @@ def _flash_bytes(planned: Planned) -> tuple[int, int]:
     prepared = planned.prepared
     kernels = prepared.kernels_of(planned.plan)
     core = prepared.core
-    return weight_bytes(kernels), code_bytes(planned.plan, kernels, core.core, core.merges_kernels)
+    return weight_bytes(kernels), code_bytes(planned.plan, kernels, core.core, merge_choice(core))
 
 
 OPTIMISATIONS = ("balanced", "size", "speed")
@@ -546,7 +547,7 @@ def lower(
             hook=hook,
             segment_call=segment_call,
             mark=mark,
-            merged=prepared.core.merges_kernels,
+            choice=merge_choice(prepared.core),
         )
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 

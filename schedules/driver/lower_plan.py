@@ -7,6 +7,7 @@ in flash (`schedules.driver.trace`): code size does not grow with rows, pixels o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.messages import short_name
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
-from tvm_cascade.schedules.driver.merge_kernels import merge_kernels
+from tvm_cascade.schedules.driver.merge_kernels import MergeChoice, merge_kernels, steps_of
 from tvm_cascade.schedules.driver.places import (
     Flash,
     FlashItem,
@@ -311,7 +312,7 @@ def lower_plan(
     hook: str | None = None,
     segment_call: str | None = None,
     mark: str | None = None,
-    merged: bool = False,
+    choice: MergeChoice[str] | None = None,
 ) -> Lowered:
     """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
@@ -321,7 +322,7 @@ def lower_plan(
     whole inputs stored one behind another at `context`. With `hook`, the C function `hook(context, done)` is called
     after every step with the number of steps done; the run ends if it returns anything but 0. `segment_call` is a C
     function called at the start of every segment with its number, `mark` one called before every step with the
-    operator's number. With `merged`, kernels that differ in constants alone are one (`merge_kernels`).
+    operator's number. Kernels that `choice` merges are one (`merge_kernels`).
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -338,7 +339,13 @@ def lower_plan(
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)
     mod = IRModule(alike({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke}))
-    mod, replaced = merge_kernels(mod, name) if merged else (mod, {})
+    replaced: dict[str, str] = {}
+    if choice is not None:
+        steps = steps_of(plan)
+        calls = Counter(dict.fromkeys(functions, 0))
+        for op, own in zip(plan.graph.ops, names, strict=True):
+            calls.update(dict.fromkeys(own, steps[op.index]))
+        mod, replaced = merge_kernels(mod, name, choice, calls)
     flash = driver.flash
     return Lowered(
         plan,

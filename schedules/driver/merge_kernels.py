@@ -4,18 +4,22 @@
     conv2d_2: for i in range(8): out[i * 64] = ...           the driver calls conv2d_1(..., 16, 32) and conv2d_1(..., 8, 64)
 
 Layers of a network repeat a few shapes of loops with other extents and strides. Without constants a kernel takes more
-instructions, so that kernels are merged where few bytes of code count most. Constants that are a multiple of a parameter, or
-of one plus a number, for all merged kernels, are computed from the parameter.
+instructions, so that kernels are merged where few bytes of code count most, those that save enough bytes for it
+(`schedules.tuning.merge_price`). Constants that are a multiple of a parameter, or of one plus a number, for all merged
+kernels, are computed from the parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Generic, TypeVar
 
 from tvm.ir import GlobalVar, IRModule
 
+from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.schedules.tir import PASSES, Expr, PrimFunc, Var, i32, ir, substitute, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.aliasing import NOALIAS
 
@@ -58,12 +62,29 @@ class Merged(Generic[Key]):
         return next(iter(self.arguments))
 
 
-def merge_kernels(mod: IRModule, driver: str) -> tuple[IRModule, dict[str, str]]:
-    """Merge the kernels of `mod` that differ in int32 constants alone; return the module, and by the names of kernels that are
-    gone the names of those called in their place by the function `driver`.
+# From functions and the number of their calls in an inference: the functions in place of those that are merged.
+MergeChoice = Callable[[Mapping[Key, PrimFunc], Mapping[Key, int]], Sequence[Merged[Key]]]
+
+
+def steps_of(plan: Plan) -> Counter[int]:
+    """Count the steps of each operator of a plan in an inference."""
+    steps = Counter[int]()
+    for segment in plan.segments:
+        for o, count in Counter(segment.trace).items():
+            steps[o] += count * max(len(segment.stripes), 1)
+    return steps
+
+
+def merge_kernels(
+    mod: IRModule, driver: str, choice: MergeChoice[str], calls: Mapping[str, int]
+) -> tuple[IRModule, dict[str, str]]:
+    """Merge the kernels of `mod` that `choice` merges; return the module, and by the names of kernels that are gone the names of
+    those called in their place by the function `driver`.
+
+    `calls` counts a kernel's calls in an inference.
     """
     kernels = {gv.name_hint: func for gv, func in mod.functions_items() if gv.name_hint != driver}
-    made = {merged.key: merged for merged in merged_functions(kernels)}
+    made = {merged.key: merged for merged in choice(kernels, calls)}
     places = {name: merged for merged in made.values() for name in merged.arguments}
     variables = {name: GlobalVar(name) for name in made}
 
@@ -84,12 +105,39 @@ def merge_kernels(mod: IRModule, driver: str) -> tuple[IRModule, dict[str, str]]
     return IRModule(functions), {name: merged.key for name, merged in places.items() if name != merged.key}
 
 
-def merged_functions(functions: Mapping[Key, PrimFunc]) -> list[Merged[Key]]:
-    """Return the functions in place of those that differ in int32 constants alone."""
+def merged_functions(
+    functions: Mapping[Key, PrimFunc], left_out: Callable[[Merged[Key]], Key | None] = lambda _: None
+) -> list[Merged[Key]]:
+    """Return the functions in place of those that differ in int32 constants alone.
+
+    `left_out` returns the kernel that a merged function had better not replace, None if it is to replace all.
+    """
     groups: dict[int, list[list[tuple[Key, _Abstract]]]] = {}
     for key, func in functions.items():
         _add(groups, key, _abstract(func))
-    return [merged for own in groups.values() for group in own if (merged := _merge(group)) is not None]
+    found = (_chosen(group, left_out) for own in groups.values() for group in own)
+    return [merged for merged in found if merged is not None]
+
+
+def _chosen(
+    group: Sequence[tuple[Key, _Abstract]], left_out: Callable[[Merged[Key]], Key | None]
+) -> Merged[Key] | None:
+    """Merge a group's kernels, without those that are left out one by one; return None if fewer than two are left."""
+    while (merged := _merge(group)) is not None and (key := left_out(merged)) is not None:
+        group = [member for member in group if member[0] != key]
+    return merged
+
+
+def without_passes(func: PrimFunc) -> PrimFunc:
+    """Return `func` without what loops tell of extents that are hidden from compilers, as merged functions are."""
+
+    def loop(node: Any) -> Any:
+        if PASSES not in node.annotations:
+            return node
+        kept = {name: value for name, value in node.annotations.items() if name != PASSES}
+        return tirx.For(node.loop_var, node.min, node.extent, node.kind, node.body, node.thread_binding, kept)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, loop), order="post"))
 
 
 def _abstract(func: PrimFunc) -> _Abstract:
@@ -108,8 +156,8 @@ def _abstract(func: PrimFunc) -> _Abstract:
         begin, extent = node.min, node.extent
         if node.kind == tirx.ForKind.SERIAL:
             begin, extent = mutator.mutate(begin), mutator.mutate(extent)
-        kept = {name: value for name, value in node.annotations.items() if name != PASSES}
-        return tirx.For(node.loop_var, begin, extent, node.kind, mutator.mutate(node.body), node.thread_binding, kept)
+        body, kept = mutator.mutate(node.body), node.annotations
+        return tirx.For(node.loop_var, begin, extent, node.kind, body, node.thread_binding, kept)
 
     def quotient(node: Any, mutator: Any) -> Expr:
         divisor = node.b if isinstance(node.b, tirx.IntImm) else mutator.mutate(node.b)
@@ -130,7 +178,7 @@ def _abstract(func: PrimFunc) -> _Abstract:
         (tirx.Broadcast, lambda node, mutator: tirx.Broadcast(mutator.mutate(node.value), node.lanes)),
         *((kind, lambda node, _: node) for kind in (tirx.DeclBuffer, tirx.AllocBuffer)),
     ]
-    body = tvm_ffi.structural_mutate(func.body, entries)
+    body = tvm_ffi.structural_mutate(without_passes(func).body, entries)
     made = tirx.PrimFunc([*func.params, *variables], body, func.ret_type, attrs=func.attrs).without_attr(NOALIAS)
     return _Abstract(made, tuple(variables), tuple(values), NOALIAS in (func.attrs or {}))
 
@@ -174,8 +222,9 @@ def _parameters(columns: Iterable[Column]) -> tuple[list[Column], dict[Column, _
     for column in sorted(columns, key=lambda values: (max(map(abs, values)), values)):
         found = next((f for k, p in enumerate(parameters) if (f := _fitted(k, p, column)) is not None), None)
         if found is None:
-            found = _Affine(len(parameters), 1, 0)
-            parameters.append(column)
+            factor = gcd(*column)  # told to the compiler: what is divisible stays so
+            found = _Affine(len(parameters), factor, 0)
+            parameters.append(tuple(value // factor for value in column))
         affine[column] = found
     return parameters, affine
 

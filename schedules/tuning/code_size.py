@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
-from tvm_cascade.schedules.driver.merge_kernels import merged_functions
+from tvm_cascade.schedules.driver.merge_kernels import MergeChoice, steps_of
 from tvm_cascade.schedules.driver.places import Flash
 from tvm_cascade.schedules.rules.elementary import polynomials_of
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
@@ -47,24 +47,28 @@ def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
     return len(flash.data)
 
 
-def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core, merged: bool = False) -> int:
+def code_bytes(
+    plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core, choice: MergeChoice[int] | None = None
+) -> int:
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
     Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size` (`ELEMENTWISE`). The compiler
     inlines kernels with a single call in no loop, and drops the constant arguments of kernels with several. The driver and
     the start-up code are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is
-    called once. With `merged`, kernels that differ in constants alone count once, and calls pass the constants.
+    called once. Kernels that `choice` merges count once, and calls pass the constants that differ.
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
+    steps, executed = steps_of(plan), Counter[int]()
     for o, kernel in enumerate(kernels):
         for _, func in kernel.functions("") if kernel else ():
             key = _key(func)
             distinct[key] = func
             calls[key] += 1
+            executed[key] += steps[o]
             looped |= set() if o in alone else {key}
     arguments = 0
-    for group in merged_functions(distinct) if merged else ():
+    for group in choice(distinct, executed) if choice else ():
         arguments += sum(ARGUMENT * len(own) * calls[key] for key, own in group.arguments.items())
         looped.add(group.key)  # as compilers treat it: neither inlined nor copied
         for key in [*group.arguments][1:]:
@@ -72,7 +76,7 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core, me
     inlined = {key for key, times in calls.items() if times == 1} - looped
     shares = {key: SHARED_CODE for key, times in calls.items() if times > 1 and key not in looped}
     functions = counted("bytes of code", list(distinct.items()))
-    size = sum(_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
+    size = sum(function_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
     driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
     return round(size) + START_UP + driver + arguments + _library_bytes(distinct.values(), core)
 
@@ -82,9 +86,9 @@ def _key(func: PrimFunc) -> int:
     return tvm_ffi.structural_hash(func.without_attr("global_symbol"))
 
 
-def _bytes(func: PrimFunc, core: Core, inlined: bool) -> float:
-    """Return the bytes of a kernel: instructions of an FPU and of vectors of floats take 4 bytes each, and a kernel that is
-    `inlined` has no entry.
+def function_bytes(func: PrimFunc, core: Core, inlined: bool = False) -> float:
+    """Return the estimated bytes of a kernel: instructions of an FPU and of vectors of floats take 4 bytes each, and a
+    kernel that is `inlined` has no entry.
     """
     of_floats = any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
     wide = VECTOR_FLOAT_CODE if core.mve else FLOAT_CODE

@@ -17,7 +17,9 @@ class KernelTarget:
     optimise: str = "balanced"  # objective of the choices: size, speed or balanced
     small_weights: bool = False  # whether the network's file stores weights of four bits or fewer
     small_floats: bool = False  # whether it stores floats of 16 or 8 bits, which generic kernels decode by helpers, too
-    code_price: float = 0.0  # instructions that a byte of weights may cost that a code saves (`schedules.rules.coded`)
+    code_price: float = (
+        0.0  # instructions that a byte may cost that coded weights save (`schedules.rules.coded`), or merging
+    )
     choices: tuple[tuple[str, str], ...] = ()  # (shape, variant chosen for it); other shapes get the default variant
 
     @property
