@@ -49,6 +49,7 @@ class Blocking:
     step: int = 4  # most steps in one iteration where it is not
     rows: bool = False  # whether the loop over kernel rows is unrolled, with a test at rows that may be padding
     coded: bool = False  # whether weights are decoded, a block of channels at a time (`schedules.rules.coded`)
+    narrow: bool = False  # whether biases may take three bytes (`schedules.rules.channel_table`)
 
     @property
     def name(self) -> str:
@@ -131,12 +132,16 @@ class ConvRow(ABC):
             groups = self.g.column_groups()
             sums = [geometry.whole_bias(conv.weights[:, c.k0 : c.k1], conv.bias, conv.input_zero_point) for c in groups]
             biases = np.concatenate(sums)
-        self.numbers = ChannelTable(conv.requantize, biases, may_share=True)
+        self.numbers = ChannelTable(conv.requantize, biases, may_share=True, narrow=self.blocking.narrow)
         return self.numbers.words
 
     def bias_at(self, y: Value) -> Value:
         """Return the index among a channel's biases of that for output row `y` and the first column group."""
         return 0 if self.counts_padding else geometry.bias_index(self.k, self.g, y)
+
+    def bounds(self, y: Value) -> tuple[Value, Value]:
+        """Compute the valid kernel rows [r0, r1) for output row `y`."""
+        return self.g.bounds(self.k, y)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Return the weights split into runs of taps, each channel group laid out by `arrange`, one behind another."""
@@ -165,25 +170,25 @@ class ConvRow(ABC):
         return replace(kernel, storage=Storage(stored_as, saved)) if stored_as else kernel
 
     def _one_row(self) -> None:
-        k, g = self.k, self.g
+        k = self.k
         self._open()
         if self.gather is not None:
             self.rows = self.gather.rows()
         else:
             for i, part in enumerate(self.part_kernels):
                 part.rows = geometry.row_offsets(k, part.g, i) if self.written_out else geometry.row_bases(k, part.g, i)
-        self.r0, self.r1 = g.bounds(k, k.y)
+        self.r0, self.r1 = self.bounds(k.y)
         for part in self.part_kernels:  # a part shares all other attributes of the whole
             vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
         self.bias = self.bias_at(k.y)
         if self.decoder is None:
-            self._row_columns()
+            self.row_columns()
             return
         for span in self._spans():
             self.span = span
-            self._row_columns()
+            self.row_columns()
 
-    def _row_columns(self) -> None:
+    def row_columns(self) -> None:
         for index, group in enumerate(self.g.column_groups()):
             self._columns(index, group)
 
@@ -235,9 +240,9 @@ class ConvRow(ABC):
             else:
                 geometry.store_bases(k, g, table, start=row * g.strides[0])
                 self.rows = table
-            self.r0, self.r1 = g.bounds(k, y)
+            self.r0, self.r1 = self.bounds(y)
             self.bias, self.below = self.bias_at(y), row * g.out_width
-            self._row_columns()
+            self.row_columns()
 
     def _channels_of(self, pixels: int, outputs: int) -> int:
         """Choose the channels in a block of `pixels` pixels: several packed blocks if their number divides `outputs`."""
@@ -253,11 +258,11 @@ class ConvRow(ABC):
         count, pixels = group.stop - group.start, self.blocking.pixels
         if count >= pixels:
             with self.k.loop(count // pixels, "xb") as xb:
-                self._pixels(index, group, xb * pixels + group.start, pixels)
+                self.pixel_block(index, group, xb * pixels + group.start, pixels)
         if count % pixels:
-            self._pixels(index, group, i32(group.stop - count % pixels), count % pixels)
+            self.pixel_block(index, group, i32(group.stop - count % pixels), count % pixels)
 
-    def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
+    def pixel_block(self, index: int, group: Columns, x: Value, pixels: int) -> None:
         if self.span is not None:
             self.sums = self.window_sums(group, x, pixels, 0)
             self._block(index, group, x, pixels, *self.span, 0)
@@ -278,16 +283,15 @@ class ConvRow(ABC):
     def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         acc = self.start(index, channel, pixels, size)
         if self.counts_padding:
-            self._padding(acc, group, channel, pixels, size)
-        for part in self.part_kernels if group.k1 > group.k0 else ():  # outputs that read padding alone add nothing
+            self.padding(acc, group, channel, pixels, size)
+        for part in () if group.is_padding else self.part_kernels:  # outputs that read padding alone add nothing
             part.add(acc, group, x, pixels, channel, size, nth)
         self.outputs(acc, x + self.below if self.g.tile_rows else x, channel, pixels, size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         """Emits the products of a block of `pixels` x `size` outputs from column `x`, `channel` on, in group `nth`."""
-        k, g, column = self.k, self.g, 0
-        if self.gather is None:
-            column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
+        k, g = self.k, self.g
+        column = self.column(group, x, nth) if self.gather is None else 0
         runs = g.kernel[1] if self.conv.non_contiguous else 1  # of a kernel row
         stride = self.length * self.packed(size)
         weights = (0 if self.blocking.coded else channel * self.taps) + self.offset
@@ -301,6 +305,11 @@ class ConvRow(ABC):
                 at = k.let(self.rows[r] + column, "at")
                 places = k.let(weights + r * (runs * stride), "wat")
                 self._kernel_row(acc, at, places, stride, group, pixels, size)
+
+    def column(self, group: Columns, x: Value, nth: Value) -> Value:
+        """Return the place in a row of the first valid tap for the block at column `x`, of channels in group `nth`."""
+        g = self.g
+        return (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
 
     def _kernel_row(
         self, acc: Value, at: Value, weights: Value, stride: int, group: Columns, pixels: int, size: int
@@ -325,7 +334,7 @@ class ConvRow(ABC):
                 k.store(acc, p * size + j, bias)
         return acc
 
-    def _padding(self, acc: Value, group: Columns, channel: Value, pixels: int, size: int) -> None:
+    def padding(self, acc: Value, group: Columns, channel: Value, pixels: int, size: int) -> None:
         """Add the products of the zero point in the kernel rows that are padding."""
         k, g = self.k, self.g
         cut = [(0, self.r0)] if any(r[0] for r in g.rows) else []
@@ -356,6 +365,14 @@ class ConvRow(ABC):
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         """Emit the products of a run's valid taps: `at` is the first tap's element in `x`, `weights` the run's in `w`."""
+
+    def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
+        """Emit the products of group `i` of a run of taps that begins at tap `lo`, for `schedules.rules.clipped`."""
+        raise NotImplementedError
+
+    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
+        """Add to `sums` the products of the input's zero point and a run of `taps` taps, likewise."""
+        raise NotImplementedError
 
     def packed(self, size: int) -> int:
         """Return the channels of the packed weight blocks read by a block of `size` channels; the last may be smaller."""

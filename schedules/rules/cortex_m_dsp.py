@@ -17,6 +17,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
+from tvm_cascade.schedules.rules.clipped import Clipped, is_clipped
 from tvm_cascade.schedules.rules.coded import is_coded
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -31,11 +32,13 @@ from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 BLOCKING = Blocking(pixels=2, channels=2)
 COLUMN = Blocking(pixels=1, channels=4, rows=True)  # for maps of one column
+CLIPPED = Blocking(pixels=2, channels=2, unroll=12)  # no register is left for the counter of the loop over taps
 PAIRS = 256  # words of a table of pairs of 16 values
 OTHERS = tuple(
     Blocking(pixels, channels, unroll=step, step=step)
     for pixels, channels, step in ((2, 2, 2), (2, 2, 8), (1, 4, 2), (2, 2, 1), (1, 2, 2), (1, 2, 1))
 )
+_MOST_PAIRS = 255  # pairs of int8 whose sums have 16 bits
 _WRITTEN_OUT = 12  # groups of four taps in the code of a window over a map of one column, at most
 
 
@@ -53,10 +56,11 @@ class Conv(ConvRow):
         if words:
             step = best_step(words, self.blocking.step, self.blocking.unroll)
             for i in self.k.unrolled(words // step, step):
-                self._word(acc, at, weights, i, lo, pixels, size)
+                self.products(acc, at, weights, i, lo, pixels, size)
         self.singles(acc, at, weights, range(lo + words * 4, hi), lo, pixels, size)
 
-    def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
+    def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
+        """Emit the products of the four taps `i` of a row of taps that begins at tap `lo`."""
         k, g = self.k, self.g
         widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []
@@ -68,6 +72,30 @@ class Conv(ConvRow):
             for p, (xa, xb) in enumerate(pairs):
                 first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
+        """Add weights in pairs, as many as have sums of 16 bits, then the pairs' products with the zero point."""
+        k, words = self.k, taps // 4
+        run = best_step(words, _MOST_PAIRS)
+        step = best_step(run, self.blocking.step)
+        with k.loop(words // run, "run") as part:
+            pairs = k.local(2 * size, "pairs")
+            for p in range(2 * size):
+                k.store(pairs, p, i32(0))
+            for i in k.unrolled(i32(run // step), step):
+                for j in range(size):
+                    place = self.place(weights, size, j, (part * run + i) * 4)
+                    word = k.let(call("ld32", address_of(self.w[place])), "ww")
+                    for p, add in ((2 * j, "sxtab16"), (2 * j + 1, "sxtab16_ror8")):
+                        k.store(pairs, p, call(add, pairs[i32(p)], word))
+            for p in range(2 * size):
+                k.store(sums, p // 2, call("smlad", pairs[i32(p)], self._zeros, sums[i32(p // 2)]))
+
+    @property
+    def _zeros(self) -> Value:
+        """Return a pair of the input's zero point."""
+        low = self.conv.input_zero_point & 0xFFFF
+        return i32((low << 16 | low) - (low >> 15 << 32))
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
         """Load the four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
@@ -87,9 +115,25 @@ class HalfwordConv(Conv):
         moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
         return super().single_place(weights, size, j, moved)
 
+    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
+        k = self.k
+        with k.loop(i32(taps // 4), "i") as i:
+            for j in range(size):
+                even, odd = self._weights(self.place(weights, size, j, i * 4))
+                first = k.let(call("smlad", even, self._zeros, sums[i32(j)]), "s")
+                k.store(sums, j, call("smlad", odd, self._zeros, first))
+
     def _weights(self, place: Value) -> tuple[Value, Value]:
         even = self.k.let(call("ld32", address_of(self.w[place])), "wa")
         return even, self.k.let(call("ld32", address_of(self.w[place + 2])), "wb")
+
+
+class _ClippedConv(Clipped, Conv):
+    pass
+
+
+class _ClippedHalfwordConv(Clipped, HalfwordConv):
+    pass
 
 
 class _NibbleConv(Conv):
@@ -186,13 +230,16 @@ class _TableConv(_NibbleConv):
         return self.k.let(even, "wa"), self.k.let(odd, "wb")
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
+def conv2d(
+    conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False, clipped: bool = False
+) -> RowKernel:
     """Build a K x K or 1 x 1 convolution; `halfwords` stores weights as int16, as for all weights that are uint8 in the
-    file.
+    file, `clipped` takes small code (`schedules.rules.clipped`).
     """
     if not blocking.coded and (halfwords or conv.unsigned or conv.weights.dtype == np.int16):
-        return HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
-    return Conv(conv, blocking).build()
+        build = _ClippedHalfwordConv if clipped else HalfwordConv
+        return build(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
+    return (_ClippedConv if clipped else Conv)(conv, blocking).build()
 
 
 def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
@@ -219,25 +266,31 @@ def _is_small_column(conv: QuantizedConv) -> bool:
     return conv.window.width == 1 and height > 1 and height * min(words, COLUMN.step) <= _WRITTEN_OUT
 
 
-def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool = False) -> list[Variant]:
-    """List a convolution's variants, the default first, the smallest code last."""
+def conv_variants(
+    conv: QuantizedConv, packs_weights: bool = False, coded: bool = False, small: bool = False
+) -> list[Variant]:
+    """List a convolution's variants, the default first, the smallest code last; all of them are small with `small`."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
+    clipped, rows = small and is_clipped(conv, Conv.group), max(conv.window.tile_rows, 1)
+    usual, column, *others = (replace(b, narrow=small) for b in (CLIPPED if clipped else BLOCKING, COLUMN, *OTHERS))
     if coded:
-        blockings = (replace(b, coded=True) for b in (BLOCKING, *OTHERS))
-        return [Variant(f"conv {b.name}", partial(conv2d, conv, b), max(conv.window.tile_rows, 1)) for b in blockings]
+        blockings = (replace(b, coded=True) for b in ([usual] if clipped else [usual, *others]))
+        return [Variant(f"conv {b.name}", partial(conv2d, conv, b, clipped=clipped), rows) for b in blockings]
     if packs_weights and of_four_bits(conv, _NibbleConv.group):
-        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*OTHERS, BLOCKING)]
+        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*others, usual)]
     if packs_weights and of_few_values(conv):
-        return [Variant(f"table {b.name}", partial(by_table, conv, b)) for b in (*OTHERS, BLOCKING)]
-    rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
-    blockings = [*([COLUMN] if _is_small_column(conv) else []), BLOCKING, *rows, *OTHERS]
+        return [Variant(f"table {b.name}", partial(by_table, conv, b)) for b in (*others, usual)]
+    if clipped:
+        return [Variant(f"clipped {usual.name}", partial(conv2d, conv, usual, clipped=True), rows)]
+    written = [replace(usual, rows=True)] if conv.window.kernel[0] > 1 else []
+    blockings = [*([column] if _is_small_column(conv) else []), usual, *written, *others]
     made = [Variant("few taps", partial(few_taps, conv))] if has_few_taps(conv) else []
-    rows = max(conv.window.tile_rows, 1)
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows) for b in blockings]
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution or dense layer on a core with the DSP extension; none for any other operator."""
     conv = read_conv(spec) or read_dense(spec)
-    return [] if conv is None else conv_variants(conv, target.packs_weights, is_coded(conv, target))
+    small = target.optimise == "size"
+    return [] if conv is None else conv_variants(conv, target.packs_weights, is_coded(conv, target), small)

@@ -17,6 +17,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
+from tvm_cascade.schedules.rules.clipped import Clipped, is_clipped
 from tvm_cascade.schedules.rules.coded import is_coded
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -41,20 +42,34 @@ class Conv(ConvRow):
     by_form = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        k, g = self.k, self.g
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         step = best_step(hi - lo, self.blocking.step, self.blocking.unroll)
-        for tap in k.unrolled((hi - lo) // step, step):
-            values = [k.let(self.w[self.place(weights, size, j, tap + lo)].astype("int32"), "wv") for j in range(size)]
-            for p in range(pixels):
-                x = k.let(self.x[at + tap + p * g.strides[1] * g.channels].astype("int32"), "xv")
-                for j, value in enumerate(values):
-                    k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+        for tap in self.k.unrolled((hi - lo) // step, step):
+            self.products(acc, at, weights, tap, lo, pixels, size)
+
+    def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
+        """Emit the products of tap `i` of a row of taps that begins at tap `lo`."""
+        k, g = self.k, self.g
+        values = [k.let(self.w[self.place(weights, size, j, i + lo)].astype("int32"), "wv") for j in range(size)]
+        for p in range(pixels):
+            x = k.let(self.x[at + i + p * g.strides[1] * g.channels].astype("int32"), "xv")
+            for j, value in enumerate(values):
+                k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+
+    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
+        with self.k.loop(i32(taps), "i") as i:
+            for j in range(size):
+                weight = self.w[self.place(weights, size, j, i)].astype("int32")
+                self.k.store(sums, j, call("mla", weight, i32(self.conv.input_zero_point), sums[i32(j)]))
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
-    """Build a K x K or 1 x 1 convolution."""
-    return Conv(conv, blocking).build()
+class _ClippedConv(Clipped, Conv):
+    pass
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
+    """Build a K x K or 1 x 1 convolution; `clipped` takes small code (`schedules.rules.clipped`)."""
+    return (_ClippedConv if clipped else Conv)(conv, blocking).build()
 
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
@@ -157,16 +172,23 @@ class Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING, coded: bool = False) -> list[Variant]:
-    """List a convolution's variants, the default first, with blocks of `usual`, and the smallest code last."""
+def conv_variants(
+    conv: QuantizedConv, usual: Blocking = BLOCKING, coded: bool = False, small: bool = False
+) -> list[Variant]:
+    """List a convolution's variants, the default first, with blocks of `usual`, and the smallest code last; all of them are
+    small with `small`.
+    """
     if conv.depthwise:
         return depthwise_variants(conv)
+    clipped, rows_a_call = small and is_clipped(conv, Conv.group), max(conv.window.tile_rows, 1)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
-    blockings = dict.fromkeys((usual, BLOCKING, *rows, *OTHERS))
+    blockings = [usual, BLOCKING, *rows, *OTHERS]
     if coded:
-        blockings = dict.fromkeys(replace(b, coded=True) for b in (usual, *_SMALL))
-    rows_a_call = max(conv.window.tile_rows, 1)
-    return [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows_a_call) for b in blockings]
+        blockings = [replace(b, coded=True) for b in (usual, *_SMALL)]
+    elif clipped:
+        blockings = [replace(usual, unroll=usual.step)]
+    made, kind = dict.fromkeys(replace(b, narrow=small) for b in blockings), "clipped" if clipped else "conv"
+    return [Variant(f"{kind} {b.name}", partial(conv2d, conv, b, clipped=clipped), rows_a_call) for b in made]
 
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
@@ -186,4 +208,6 @@ def scalar_variants(spec: OperatorSpec, target: KernelTarget, usual: Blocking) -
     """List the scalar variants for a core with convolutions in blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
     small = target.optimise == "size"
-    return scalar_elementwise(spec, small) if conv is None else conv_variants(conv, usual, is_coded(conv, target))
+    if conv is None:
+        return scalar_elementwise(spec, small)
+    return conv_variants(conv, usual, is_coded(conv, target), small)

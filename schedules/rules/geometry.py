@@ -25,8 +25,13 @@ class Columns:
 
     start: int
     stop: int
-    k0: int
-    k1: int
+    k0: Value  # int, or computed by the kernel
+    k1: Value
+
+    @property
+    def is_padding(self) -> bool:
+        """Return True if windows are known to read padding alone."""
+        return isinstance(self.k0, int) and self.k1 <= self.k0
 
 
 @dataclass(frozen=True, slots=True)

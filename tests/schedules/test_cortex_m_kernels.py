@@ -10,9 +10,11 @@ import pytest
 
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.driver.merge_kernels import merged_functions
 from tvm_cascade.schedules.kernels.kernel import Deferred, Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
+from tvm_cascade.schedules.rules.clipped import is_clipped
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.rules.few_taps import few_taps, has_few_taps
@@ -176,6 +178,71 @@ def test_convolution(rules, name: str, tmp_path: Path) -> None:
     g = case.conv.window
     made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(span(g), g.height) + 1)
     np.testing.assert_array_equal(made, case.want)
+
+
+CLIPPED = ("3x3", "3x3 stride", "first", "tall", "odd depth", "uint8", "uint8 odd", "one row", "left shift")
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        *((cortex_m_scalar, name) for name in CLIPPED),
+        *((cortex_m_dsp, name) for name in CLIPPED if CONVOLUTIONS[name]["size"][2] % 4 == 0),
+    ],
+)
+def test_convolutions_in_small_code(rules, name: str, pixels: int, tmp_path: Path) -> None:
+    """Windows that a border cuts are computed by one block of code, from one bias a channel."""
+    case = make_case(**CONVOLUTIONS[name])
+    g, outputs = case.conv.window, case.conv.outputs
+    assert is_clipped(case.conv, rules.Conv.group)
+    kernel = rules.conv2d(case.conv, Blocking(pixels, 2), clipped=True)
+    assert kernel.constants[1].size == (1 + 2 * outputs if name != "left shift" else 4 * outputs)
+    made = run_rows(kernel, tmp_path, case.x, g, outputs, min(span(g), g.height) + 1)
+    np.testing.assert_array_equal(made, case.want)
+
+
+@pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
+@pytest.mark.parametrize("outputs", [16, 18, 21])
+def test_biases_in_three_bytes(rules, outputs: int, tmp_path: Path) -> None:
+    """Layers whose channels are requantized alike keep a multiplier, an addend, a shift, and three bytes a channel."""
+    case = make_case((2, 4, 40), outputs, (1, 1), zero_out=3)
+    table = case.conv.requantize.table.copy()
+    table[:] = table[0]
+    conv = replace(case.conv, requantize=replace(case.conv.requantize, table=table))
+    alike = [rules.conv2d(conv, Blocking(2, 2, narrow=narrow)) for narrow in (False, True)]
+    assert [k.constants[1].size for k in alike] == [3 + outputs, 3 + -(-3 * outputs // 4)]
+    folders = [tmp_path / name for name in ("usual", "narrow")]
+    for folder in folders:
+        folder.mkdir()
+    usual, narrow = (
+        run_rows(kernel, folder, case.x, conv.window, outputs, 2) for kernel, folder in zip(alike, folders, strict=True)
+    )
+    np.testing.assert_array_equal(narrow, usual)
+    wide = replace(conv, bias=conv.bias + (1 << 23))
+    assert rules.conv2d(wide, Blocking(2, 2, narrow=True)).constants[1].size == 3 + outputs
+
+
+def test_windows_that_no_border_cuts_are_not_clipped() -> None:
+    kept = ("1x1", "1x1 stride", "3x3 valid", "dilated", "groups")
+    assert not any(is_clipped(make_case(**CONVOLUTIONS[name]).conv, 1) for name in kept)
+    assert not is_clipped(make_case(**CONVOLUTIONS["first"]).conv, 4)
+    assert not is_clipped(make_case((3, 2, 4), 4, (3, 5)).conv, 4), "no window is whole"
+
+
+@pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
+def test_small_convolutions_of_other_shapes_are_one_function(rules) -> None:
+    """Strides, paddings, extents and depths are constants of one structure, and so is a fused activation."""
+    cases = [
+        make_case((8, 8, 16), 16, (3, 3)),
+        make_case((8, 10, 16), 32, (3, 3), stride=2, zero_out=-4),
+        make_case((5, 7, 32), 8, (3, 3), zero_out=9),
+    ]
+    kernels = {k: rules.conv2d(case.conv, Blocking(2, 2), clipped=True).func for k, case in enumerate(cases)}
+    (merged,) = merged_functions(kernels)
+    assert set(merged.arguments) == {0, 1, 2}
+    usual = {k: rules.conv2d(case.conv, Blocking(2, 2)).func for k, case in enumerate(cases)}
+    assert not merged_functions(usual)
 
 
 @pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
