@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget
@@ -39,7 +39,7 @@ from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.passes.shrink_channels import ShrinkChannels
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.tir.nan import bounds_as_choices
+from tvm_cascade.schedules.tir.nan import choices_for_bounds
 from tvm_cascade.search_monitor import SearchStopped
 from tvm_cascade.staging.kernels.processors import host_target, written
 from tvm_cascade.staging.program.by_function import alone, computes_in_float32, entry_functions
@@ -115,19 +115,10 @@ def cascade_pipeline(
         if objective != "latency":
             rest = _planned(rest, cascade)
         built = _default_pipeline()(rest) if rest.functions or not staged else rest
-        joined = _nan_kept(_joined(staged, built))
+        joined = choices_for_bounds()(_joined(staged, built))
         return joined.with_attr(OBJECTIVE_ATTR, _chosen(mod, staged, objective))
 
     return apply
-
-
-def _nan_kept(mod: IRModule) -> IRModule:
-    """Return the module with functions that keep NaN within bounds."""
-    kept = mod.clone()
-    for gv, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            kept[gv] = bounds_as_choices(func)
-    return kept
 
 
 def _shrunk(mod: IRModule) -> IRModule:

@@ -46,6 +46,13 @@ def bounds_as_choices(func: PrimFunc) -> PrimFunc:
     return func.with_body(body)
 
 
+def choices_for_bounds() -> Any:
+    """Return the pass applying `bounds_as_choices` to every function in a module."""
+    return tirx.transform.prim_func_pass(
+        lambda func, _mod, _context: bounds_as_choices(func), opt_level=0, name="BoundsAsChoices"
+    )
+
+
 def _chosen(node: Any, beyond: Any) -> Any:
     value, bound = (node.a, node.b) if _is_constant(node.b) else (node.b, node.a)
     is_bound = "float" in dtype_of(node) and _is_constant(bound) and not _is_constant(value)

@@ -62,7 +62,15 @@ def silu_of_silu(emit, x):
     return silu(emit, silu(emit, x))
 
 
-ACTIVATIONS = (gelu_erf, gelu_tanh, silu, hard_swish, mish, silu_of_silu)
+def relu(emit, x):
+    return emit(Op.nn.relu(x))
+
+
+def relu_up_to_6(emit, x):
+    return emit(Op.clip(x, 0.0, 6.0))
+
+
+ACTIVATIONS = (gelu_erf, gelu_tanh, silu, hard_swish, mish, silu_of_silu, relu, relu_up_to_6)
 
 
 def dense(emit, x):

@@ -30,6 +30,7 @@ from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.relax_functions import ByStructure
+from tvm_cascade.schedules.tir.nan import choices_for_bounds
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.staging.kernels.dots import PLAIN
 from tvm_cascade.staging.kernels.processors import accumulators, integer_dot
@@ -111,8 +112,8 @@ class ScheduleStages(CascadePass):
 
 
 def stage_pipeline() -> tvm.ir.transform.Pass:
-    """Return the Relax passes that lower builtins and shapes in a module of `ScheduleStages`; none fuses or plans
-    memory.
+    """Return the Relax passes that lower builtins and shapes in a module of `ScheduleStages`, and keep NaN within bounds; none
+    fuses or plans memory.
     """
     return tvm.transform.Sequential(
         [
@@ -121,6 +122,7 @@ def stage_pipeline() -> tvm.ir.transform.Pass:
             relax.transform.ComputePrimValue(),
             relax.transform.VMShapeLower(),
             relax.transform.AttachGlobalSymbol(),
+            choices_for_bounds(),
         ]
     )
 
