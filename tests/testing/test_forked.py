@@ -39,7 +39,7 @@ def test_parallel_kernels_run_in_forks_of_a_process_that_ran_one() -> None:
 
 def examine(task: str) -> Outcome:
     if task == "raises":
-        raise RuntimeError
+        raise RuntimeError("no such file")
     if task == "dies":
         os._exit(3)
     started = time.process_time()
@@ -51,6 +51,7 @@ def examine(task: str) -> Outcome:
 def test_what_crashes_or_hangs_is_an_outcome() -> None:
     found = dict(forked(["right", "raises", "dies", "hangs"], examine, jobs=2, seconds=1))
     assert found["right"] == Outcome(PASS, "right")
+    assert found["raises"].reason == "the examination ended with RuntimeError: no such file"
     assert {task: outcome.verdict for task, outcome in found.items()} == {
         "right": PASS, "raises": CRASH, "dies": CRASH, "hangs": HANG,
     }  # fmt: skip

@@ -11,10 +11,10 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from threading import Thread
 from typing import Generic, TypeVar
 
 SECONDS = 60  # of processor time for one; longer is a hang
@@ -77,6 +77,9 @@ def _started(task: T, examine: Callable[[T], Outcome], seconds: int, until: floa
             _silence()
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, 2 * seconds))
             found = _in_new_thread(examine, task)
+        except BaseException as error:  # of the examination itself: what it examines, it reports
+            found = Outcome(CRASH, f"the examination ended with {type(error).__name__}: {error}")
+        try:
             os.write(write, json.dumps((found.verdict, found.reason)).encode())
         finally:
             os._exit(0)
@@ -87,11 +90,8 @@ def _started(task: T, examine: Callable[[T], Outcome], seconds: int, until: floa
 def _in_new_thread(examine: Callable[[T], Outcome], task: T) -> Outcome:
     """A fork has none of the threads of its parent, but memory that speaks of them: TVM's pool of threads, one for each
     thread that asks, would wait for workers that are not there. A new thread starts a pool of its own."""
-    found: list[Outcome] = []
-    thread = Thread(target=lambda: found.append(examine(task)))
-    thread.start()
-    thread.join()
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(examine, task).result()
 
 
 def _ended(child: _Child[T], ready: bool, seconds: int) -> Outcome:
