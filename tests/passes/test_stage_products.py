@@ -61,7 +61,17 @@ def test_nan_stays_in_its_row():
 def test_columns_of_a_tile_take_the_fewest_instructions():
     """A tile of 4 rows and 24 columns takes 19 instructions for 12 products, one of 6 and 16 takes 20; the last may be wasted."""
     assert [product_lanes(128, columns, 6) for columns in (16, 24, 64, 128, 192, 512)] == [16, 24, 16, 16, 24, 24]
-    assert [product_lanes(rows, 192, 6) for rows in (1, 2, 4, 6, 197)] == [64, 24, 24, 16, 24]
+    assert [product_lanes(rows, 192, 6) for rows in (1, 2, 4, 6, 197)] == [32, 24, 24, 16, 24]
+    assert [product_lanes(1, columns) for columns in (5, 32, 33, 64, 65, 96, 1000, 1408)] == [
+        16,
+        32,
+        32,
+        32,
+        64,
+        64,
+        32,
+        32,
+    ]
     assert product_lanes(128, 192, 24) == product_lanes(128, 192) == 16
 
 

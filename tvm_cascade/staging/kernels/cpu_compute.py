@@ -234,11 +234,12 @@ def _instructions(rows: int, lanes: int) -> int:
 def product_lanes(rows: int, columns: int, most: int | None = None) -> int:
     """Return the columns in an accumulator tile of a product, with `most` vectors of `LANES` in the tile.
 
-    They are `LANES`; for a single row, four times as many, whose sums hide the latency of additions; with AVX's registers
-    `WIDE_LANES`, if that takes fewer instructions.
+    They are `LANES`; with AVX's registers `WIDE_LANES`, if that takes fewer instructions. For a single row the sums of four
+    times `LANES` hide the latency of additions: of two blocks, if there are pairs of blocks, as a processor fetches two
+    streams of weights from memory faster than one.
     """
     if rows == 1:
-        return min(LANES * 4, whole(columns))
+        return LANES * 2 if -(-columns // (LANES * 2)) % 2 == 0 else min(LANES * 4, whole(columns))
 
     def instructions(lanes: int) -> int:
         tile = tile_rows(rows, lanes)

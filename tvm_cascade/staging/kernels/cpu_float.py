@@ -366,7 +366,10 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     def fits(rows: int, several: int) -> bool:
         return 3 * (rows + 1) * several * vectors < 4 * most  # a row of weights is held beside the sums
 
-    several = 1 if wide else next(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and fits(rows, n)))
+    pairs = filled == 1 and lanes == 2 * LANES and blocks % 2 == 0 and not stored  # as `product_lanes` has a single row
+    several = 2 if pairs else 1
+    if not (wide or pairs):
+        several = next(n for n in (4, 3, 2, 1) if n == 1 or (blocks % n == 0 and fits(rows, n)))
     rows = rows if wide else next(n for n in range(rows, 0, -1) if n == 1 or (rows % n == 0 and fits(n, several)))
     j, beside, inside = sch.split(column, [None, several, lanes])
     i, r = sch.split(row, [None, rows])
