@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
+from tvm import tirx
 
 from tvm_cascade import frontend
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -178,3 +180,19 @@ def test_a_padded_max_pool_of_packed_channels_copies_no_tensor(window: Any, tmp_
     (got,) = Session(compile_stages(staged)).run(x)
     wanted = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_no_condition_stands_in_the_loop_over_pixels(tmp_path: Path) -> None:
+    """196 pixels in vectors of 16, the last of 4: a condition would keep compilers from vectorizing the activation."""
+    writer = Writer()
+    path = tmp_path / "model.onnx"
+    y = writer.node("HardSwish", writer.node("Conv", "x", writer.weight(24, 5, 1, 1)))
+    onnx.save(writer.model((1, 5, 14, 14), y), path)
+    net = stage_network(frontend.load(path), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 1)), Options(variant="sequential")).schedule
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1))
+    (kernel,) = [f for f in staged.functions.values() if "point_acc" in f.script()]
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.For, loops.append))
+    assert sum(isinstance(loop.extent, tirx.Min) for loop in loops) == 1
+    assert "T.where" not in kernel.script()

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 from tvm.tirx.analysis import undefined_vars
+
+from tvm_cascade.schedules.tir import replace, substitute, sym
 
 STEPS = 4  # of a reduction that are unrolled
 MOST_STEPS = 8  # of a product, whose tiles have fewer addresses
@@ -153,3 +156,42 @@ def hold(sch: Schedule, blocks: Any, pixels: Any, lanes: Any) -> None:
     sch.unroll(blocks)
     sch.unroll(pixels)
     sch.vectorize(lanes)
+
+
+def up_to_the_last(sch: Schedule) -> Schedule:
+    """End an inner loop at the last column or pixel, in place of a condition in each step, with which no compiler vectorizes
+    the loop.
+    """
+    func, analyzer = sch.mod["main"], sym.Analyzer()
+
+    def bounded(loop: Any) -> Any:
+        realize = loop.body
+        if not isinstance(realize, s_tir.SBlockRealize) or loop.kind != tirx.ForKind.SERIAL:
+            return loop
+        rest: list[Any] = []
+        end: Any = loop.extent
+        for condition in _conditions(realize.predicate):
+            first = substitute(condition, {loop.loop_var: tirx.const(0, loop.loop_var.ty.dtype)})
+            moves = isinstance(condition, tirx.LT) and analyzer.can_prove_equal(condition.a - first.a, loop.loop_var)
+            if moves and analyzer.can_prove_equal(condition.b, first.b):
+                end = tirx.min(end, analyzer.simplify(first.b - first.a))
+            else:
+                rest.append(condition)
+        if end is loop.extent:
+            return loop
+        predicate = tirx.all(*rest) if rest else tirx.const(True, "bool")
+        body = s_tir.SBlockRealize(realize.iter_values, predicate, realize.block)
+        return tirx.For(loop.loop_var, loop.min, end, loop.kind, body)
+
+    return s_tir.Schedule(func.with_body(replace(func.body, tirx.For, bounded)))
+
+
+def _conditions(predicate: Any) -> list[Any]:
+    """Return the conditions that a predicate joins by `and`."""
+    return (
+        [one for side in (predicate.a, predicate.b) for one in _conditions(side)] if _joins(predicate) else [predicate]
+    )
+
+
+def _joins(predicate: Any) -> bool:
+    return isinstance(predicate, tirx.And)

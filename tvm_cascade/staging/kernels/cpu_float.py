@@ -19,7 +19,6 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IndexMap, PrimFunc
 
-from tvm_cascade.schedules.tir import replace, substitute, sym
 from tvm_cascade.staging.kernels.blocks import (
     MOST_STEPS,
     STEPS,
@@ -36,6 +35,7 @@ from tvm_cascade.staging.kernels.blocks import (
     reductions,
     share,
     split_steps,
+    up_to_the_last,
 )
 from tvm_cascade.staging.kernels.cpu_attention import attention, columns, rows, sums
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS, WIDE_LANES, tile_rows
@@ -391,44 +391,7 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     sch.vectorize(clear[-1])
     for loop in clear[-4:-1]:
         sch.unroll(loop)
-    return _up_to_the_last_column(sch)
-
-
-def _up_to_the_last_column(sch: Schedule) -> Schedule:
-    """End an inner loop at the last column, in place of a condition in each step, with which no compiler vectorizes the loop."""
-    func, analyzer = sch.mod["main"], sym.Analyzer()
-
-    def bounded(loop: Any) -> Any:
-        realize = loop.body
-        if not isinstance(realize, s_tir.SBlockRealize) or loop.kind != tirx.ForKind.SERIAL:
-            return loop
-        rest: list[Any] = []
-        end: Any = loop.extent
-        for condition in _conditions(realize.predicate):
-            first = substitute(condition, {loop.loop_var: tirx.const(0, loop.loop_var.ty.dtype)})
-            moves = isinstance(condition, tirx.LT) and analyzer.can_prove_equal(condition.a - first.a, loop.loop_var)
-            if moves and analyzer.can_prove_equal(condition.b, first.b):
-                end = tirx.min(end, analyzer.simplify(first.b - first.a))
-            else:
-                rest.append(condition)
-        if end is loop.extent:
-            return loop
-        predicate = tirx.all(*rest) if rest else tirx.const(True, "bool")
-        body = s_tir.SBlockRealize(realize.iter_values, predicate, realize.block)
-        return tirx.For(loop.loop_var, loop.min, end, loop.kind, body)
-
-    return s_tir.Schedule(func.with_body(replace(func.body, tirx.For, bounded)))
-
-
-def _conditions(predicate: Any) -> list[Any]:
-    """Return the conditions that a predicate joins by `and`."""
-    return (
-        [one for side in (predicate.a, predicate.b) for one in _conditions(side)] if _joins(predicate) else [predicate]
-    )
-
-
-def _joins(predicate: Any) -> bool:
-    return isinstance(predicate, tirx.And)
+    return up_to_the_last(sch)
 
 
 def _widen(sch: Schedule, tile: Any) -> None:

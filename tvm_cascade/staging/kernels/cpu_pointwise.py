@@ -17,6 +17,7 @@ from tvm_cascade.staging.kernels.blocks import (
     name_of,
     share,
     split_steps,
+    up_to_the_last,
 )
 from tvm_cascade.staging.kernels.cpu_compute import LANES, ROWS
 
@@ -37,7 +38,7 @@ def pointwise(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
         return None
     fits = (rows for rows in point_rows() if 3 * (rows + 1) < 4 * most)  # pixels beside sums
     vectors = max(1, min(most // ROWS, 2))  # twelve sums hide the latency of additions everywhere
-    return tile_pointwise(sch, PointTiling(next(fits, 1), vectors), parallel)
+    return up_to_the_last(tile_pointwise(sch, PointTiling(next(fits, 1), vectors), parallel))
 
 
 def point_rows() -> list[int]:
