@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-try:
-    from benchmarks.time_networks import NETWORKS, Layer, Net
-except ImportError:
-    from time_networks import NETWORKS, Layer, Net
+from time_networks import NETWORKS, Layer, Net
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 

@@ -43,7 +43,7 @@ class Net:
         return self.add("relu", x)
 
     def conv(self, x: int, channels: int, window: int, stride: int = 1, dilation: int = 1) -> int:
-        """Padded at both ends, so that `stride` divides the steps."""
+        """Append a convolution that is padded at both ends, so that `stride` divides the steps."""
         numbers = (channels, window, stride, dilation)
         return self.add("conv", x, numbers=numbers, width=channels, steps=-(-self.steps[x] // stride))
 
@@ -73,7 +73,7 @@ class Net:
         return self.add("concat", *values, width=sum(self.widths[v] for v in values))
 
     def gate(self, x: int, dilation: int) -> int:
-        """tanh times sigmoid of two convolutions, a convolution of one step, and the sum with `x`."""
+        """Append tanh times sigmoid of two convolutions, a convolution of one step, and the sum with `x`."""
         a, b = (self.conv(x, self.widths[x], 3, 1, dilation) for _ in range(2))
         gated = self.add("mul", self.add("tanh", a), self.add("sigmoid", b))
         return self.add("add", x, self.conv(gated, self.widths[x], 1))
@@ -152,7 +152,7 @@ def separable() -> Net:
 
 
 def multiscale() -> Net:
-    """As in InceptionTime: windows of three lengths and a pool beside one another, twice."""
+    """Build windows of three lengths and a pool beside one another, twice, as in InceptionTime."""
     net = Net(((96, 6),))
     x = 0
     for _ in range(2):
@@ -163,7 +163,7 @@ def multiscale() -> Net:
 
 
 def excited() -> Net:
-    """Squeeze and excite over time."""
+    """Build convolutions with squeeze and excite over time."""
     net = Net(((128, 6),))
     x = 0
     for channels in (24, 32):
@@ -175,7 +175,7 @@ def excited() -> Net:
 
 
 def skips() -> Net:
-    """As in WaveNet: what gates make is summed, and read once."""
+    """Build gated convolutions whose results are summed and read once, as in WaveNet."""
     net = Net(((112, 4),))
     x, total = net.conv(0, 16, 3), -1
     for dilation in (1, 2, 4, 8):
@@ -188,7 +188,7 @@ def skips() -> Net:
 
 
 def unet() -> Net:
-    """Two steps down and up, with the maps of the way down."""
+    """Build a U-Net of two steps down and up, which reads the maps of the way down."""
     net = Net(((128, 4),))
     first = net.active(0, 12, 5)
     second = net.active(net.pool(first, 2), 20, 5)
@@ -201,7 +201,7 @@ def unet() -> Net:
 
 
 def attentive() -> Net:
-    """Steps weighted by a softmax over time."""
+    """Build a sum of steps that a softmax over time weighs."""
     net = Net(((128, 8),))
     x = net.active(net.active(0, 24, 5), 24, 5, 2)
     scores = net.conv(net.add("tanh", net.conv(x, 12, 1)), 1, 1)
@@ -210,7 +210,7 @@ def attentive() -> Net:
 
 
 def glu() -> Net:
-    """Gated linear units: half of the channels times the sigmoid of the others."""
+    """Build gated linear units: half of the channels times the sigmoid of the others."""
     net = Net(((100, 8),))
     x = 0
     for channels, dilation in ((16, 1), (20, 2), (24, 4)):
@@ -222,7 +222,7 @@ def glu() -> Net:
 
 
 def sensors() -> Net:
-    """Two sensors, each with layers of its own."""
+    """Build layers of their own for two sensors, and dense layers on both."""
     net = Net(((96, 6), (96, 3)))
     parts = [net.pool(net.active(x, channels, 5), 2) for x, channels in ((0, 16), (1, 8))]
     x = net.pool(net.active(net.concat(*parts), 24, 5), 2)
@@ -231,7 +231,7 @@ def sensors() -> Net:
 
 
 def quartz() -> Net:
-    """As in QuartzNet: separable layers with batch normalization and a residual around two."""
+    """Build separable layers with batch normalization and a residual around two, as in QuartzNet."""
     net = Net(((96, 16),))
     x = net.relu(net.add("norm", net.conv(0, 32, 5, 2)))
     for _ in range(2):
@@ -245,7 +245,7 @@ def quartz() -> Net:
 
 
 def residual() -> Net:
-    """ResNet along time."""
+    """Build a ResNet along time."""
     net = Net(((256, 2),))
     x = net.pool(net.active(0, 12, 7, 2), 2)
     for channels, stride in ((12, 1), (24, 2), (32, 2)):
@@ -256,7 +256,7 @@ def residual() -> Net:
 
 
 def recurrent() -> Net:
-    """An LSTM behind convolutions; its last step is read."""
+    """Build an LSTM behind convolutions, whose last step is read."""
     net = Net(((96, 6),))
     x = net.pool(net.active(net.active(0, 16, 5), 16, 5), 4)
     net.dense(net.add("lstm", x, numbers=(16,), width=16, steps=0), 4)
@@ -264,7 +264,7 @@ def recurrent() -> Net:
 
 
 def statistics() -> Net:
-    """Mean and maximum over time, as speakers are told apart."""
+    """Build convolutions with mean and maximum over time, as speakers are told apart."""
     net = Net(((128, 12),))
     x = net.active(net.active(net.active(0, 24, 5), 24, 3, 1, 2), 32, 1)
     net.dense(net.relu(net.dense(net.concat(net.mean(x), net.add("max", x, steps=0)), 16)), 4)
@@ -272,7 +272,7 @@ def statistics() -> Net:
 
 
 def transformer() -> Net:
-    """Patches of a signal, one block of attention of a single head, normalized behind."""
+    """Build a block of attention of a single head over patches of a signal, normalized behind."""
     net = Net(((128, 4),))
     x = net.conv(0, 16, 4, 4)
     q, k, v = (net.conv(x, 16, 1) for _ in range(3))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm_cascade.schedules.tir import int_value, is_if_then_else, loads, replace, s_tir, substitute, sym, tirx, uses
+from tvm_cascade.schedules.tir import (
+    int_value,
+    is_if_then_else,
+    loads,
+    replace,
+    s_tir,
+    substitute,
+    sym,
+    tirx,
+    tvm_ffi,
+    uses,
+)
 from tvm_cascade.staging.kernels.blocks import Schedule, inner_blocks, is_pad, name_of, reductions
 
 _POOL = "pool_max"
@@ -22,6 +33,8 @@ def clamp_max_pool(sch: Schedule) -> Schedule:
         return sch
     pool, pad = sch.get(pools[0]), sch.get(pads[0])
     if not is_if_then_else(pad.body.value) or len(loads(pad.body.value)) != 1:
+        return sch
+    if not tvm_ffi.structural_equal(pad.body.value.args[2], pool.init.value):  # padding that may be the largest
         return sch
     (inside,) = loads(pad.body.value)
     shape = [int(d) for d in inside.source.ty.shape]
