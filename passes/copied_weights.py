@@ -79,7 +79,7 @@ def stream_ranges(items: Sequence[FlashItem]) -> tuple[FlashItem, ...]:
 
 
 def stream_halves(needed: Sequence[Sequence[FlashItem]]) -> tuple[int, int]:
-    """Return the bytes of two buffers that the ranges of segments are read into in turn."""
+    """Return the bytes in two buffers that segment ranges are read into in turn."""
     sizes = [sum(-(-item.size // _ALIGN) * _ALIGN for item in ranges) for ranges in needed]
     return max(sizes[0::2], default=0), max(sizes[1::2], default=0)
 

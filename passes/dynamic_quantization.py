@@ -38,7 +38,7 @@ class Product:
 
 
 class Dynamic:
-    """Reader of the expressions of a function, given its variables' definitions."""
+    """Reader for a function's expressions, given the definitions of variables."""
 
     def __init__(self, definitions: Mapping[Value, Value]) -> None:
         self._definitions = definitions
@@ -126,7 +126,7 @@ class Dynamic:
         return call.args[0], tuple(int(a) for a in call.attrs.axes)
 
     def _integer(self, value: Value) -> Value | None:
-        """Return the call of a product of integers."""
+        """Return an integer product's call."""
         call = self.definition(value)
         return call if name_of(call) in PRODUCTS and dtype_of(call) == "int32" else None
 

@@ -87,7 +87,7 @@ class _Moving(Rewriting):
             self.renamed[var] = self.bb.emit(substitute(value, self.renamed))
 
     def _stored(self, value: Value, quantize: Value) -> Value:
-        """Emit the integers for a value of the old function, by the scale of `quantize`."""
+        """Emit the integers for a value in the old function, by `quantize`'s scale."""
         call = self._define(value)
         alone = isinstance(value, relax.Var) and self.readers[value] == 1
         if (name_of(call) in _MOVES and alone) or (name_of(call) in _EXTREMES and self._passes(value)):

@@ -58,7 +58,7 @@ class _Stacked(NamedTuple):
 
 
 def _stacked(func: Any) -> list[_Stacked]:
-    """List the results of all steps of a scan or a recurrent layer."""
+    """List what all steps of a scan or a recurrent layer return."""
     steps, scan = steps_of(func), scan_of(func)
     if steps is not None:
         return [_Stacked(0, 0, *steps)]
@@ -71,7 +71,7 @@ def _stacked(func: Any) -> list[_Stacked]:
 
 
 class _Reads:
-    """The results of scans and recurrent layers of which the last step alone is read."""
+    """The results of scans and recurrent layers whose last step alone is read."""
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod

@@ -27,7 +27,7 @@ ATTRIBUTE = "cascade_order"
 
 @dataclass(frozen=True)
 class OrderOps(CascadePass):
-    """Reorder the operators of `main` to minimize the peak bytes of live tensors.
+    """Reorder `main`'s operators to minimize the peak bytes of live tensors.
 
     Requires a function `main` with one dataflow block and static shapes. Ensures equal values from the same operators.
     If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is legalized.

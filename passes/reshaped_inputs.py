@@ -41,7 +41,7 @@ def reshaped_inputs(mod: IRModule) -> IRModule:
 
 
 def _reshaped(mod: Any, param: Any) -> Any:
-    """Follow the chain of reshapes that begins at `param`, and return the variable of the last.
+    """Follow the reshape chain that begins at `param`, and return the last variable.
 
     Every value of the chain has a single reader. Return None if no reshape reads `param` alone, or if the last shape
     has fewer than two axes longer than 1.

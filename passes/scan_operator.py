@@ -216,7 +216,7 @@ def _buffer(name: str, shape: Sequence[int], dtype: str) -> Buffer:
 
 
 def _copied(to: Buffer, to_at: Sequence[Expr], source: Buffer, source_at: Sequence[Expr]) -> Stmt:
-    """Write the copy of a tensor; `to_at` and `source_at` are the first indices of either side."""
+    """Write a tensor's copy; `to_at` and `source_at` are the first indices on either side."""
     shape = tir.shape_of(source)[len(source_at) :]
 
     def store(at: Sequence[Expr]) -> Stmt:

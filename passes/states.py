@@ -170,7 +170,7 @@ class _Assigned:
     def _forget(self, joined: int, value: int, state: int, after: int) -> list[Call]:
         """Remove the calls that make `joined`, which is or contains `value`: readers read `after` instead.
 
-        Return the calls that make a view of `after` in the shape of `joined`.
+        Return the calls that view `after` in `joined`'s shape.
         """
         self.instead[value] = after
         maker = next(k for k, c in enumerate(self.calls) if joined in c.outputs)

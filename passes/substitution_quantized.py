@@ -1,4 +1,4 @@
-"""Reads quantized operators of a program as operators of substitution graphs.
+"""Reads a program's quantized operators as operators in substitution graphs.
 
 A convolution, dense or depthwise, is one `qconv2d` on stored values, a product by a matrix one `qmatmul`, a sum one `qadd`,
 a concatenation a plain one where all quantizations are equal. Only operators that substitution rules rewrite are read, and

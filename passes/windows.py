@@ -34,7 +34,7 @@ _MOST_ROWS = 1 << 16  # analysis limit: windows are evaluated row by row
 
 @dataclass(frozen=True)
 class _Block:
-    """A TIR block: the extents of the axes, then of the loops inside, stores and loads.
+    """A TIR block: the axes' extents, then the inner loops', stores and loads.
 
     `writes` pairs each stored buffer with the block axis of each index, None if it is no plain axis. `reads` pairs each
     loaded buffer with an evaluator for each index, None if the index is not understood.

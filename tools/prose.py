@@ -1,10 +1,10 @@
 """Count how docstrings read: the share of functions that begin with a verb, and words that make sentences hard to read.
 
     python tools/prose.py                  # the counts, by room
-    python tools/prose.py --gate           # exit 1 if the share of verbs is below `SHARE`: part of `make style`
+    python tools/prose.py --gate           # exit 1 if the share of verbs or a count misses its limit: part of `make style`
     python tools/prose.py --lines [-n 40] [PATH]  # docstrings with the most such words, and functions without a verb
 
-Verbs are listed in `tools/verbs.txt`. Words are a report, no gate: a sentence that needs "of" twice may have it.
+Verbs are listed in `tools/verbs.txt`. Words are counted over all docstrings: a sentence that needs "of" twice may have it.
 """
 
 from __future__ import annotations
@@ -92,6 +92,17 @@ def per_thousand(found: Sequence[Docstring]) -> list[tuple[str, float, int]]:
     return [("/".join(g), 1000 * sum(words[word] for word in g) / total, most) for g, most in MOST.items()]
 
 
+def shortfalls(found: Sequence[Docstring]) -> list[str]:
+    """Return a sentence for the share of verbs and for each group of words that miss their limits."""
+    few = f"{share(found):.1%} of function docstrings begin with a verb, {SHARE:.0%} have to"
+    many = [
+        f"{count:.1f} of 1,000 words are {name}, at most {most} may"
+        for name, count, most in per_thousand(found)
+        if count > most
+    ]
+    return [few] * (share(found) < SHARE) + many
+
+
 def room_of(path: Path) -> str:
     """Return the room of a module: a package of `tvm_cascade`, `passes` or `schedules`."""
     parts = path.relative_to(ROOT).parts
@@ -126,18 +137,17 @@ def main() -> None:
     """Print the report, the lines, or the verdict of the gate."""
     parser = argparse.ArgumentParser(description="How docstrings read.")
     parser.add_argument("path", nargs="?", type=Path, help="with --lines: a folder or a module")
-    parser.add_argument("--gate", action="store_true", help="exit 1 if too few functions begin with a verb")
+    parser.add_argument(
+        "--gate", action="store_true", help="exit 1 if too few functions begin with a verb, or a word is too frequent"
+    )
     parser.add_argument("--lines", action="store_true", help="places, with line numbers")
     parser.add_argument("-n", type=int, default=40, help="entries of each list")
     asked = parser.parse_args()
     inside = None if asked.path is None else asked.path.resolve()
     found = [one for path in product() if inside is None or path.is_relative_to(inside) for one in docstrings(path)]
     if asked.gate:
-        if share(found) < SHARE:
-            sys.exit(
-                f"{share(found):.1%} of function docstrings begin with a verb, {SHARE:.0%} have to: "
-                "`python tools/prose.py --lines` lists the others"
-            )
+        if missed := shortfalls(found):
+            sys.exit("; ".join(missed) + ": `python tools/prose.py --lines` lists the places")
     elif asked.lines:
         print_lines(found, asked.n)
     else:

@@ -103,7 +103,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class IoSpec:
-    """Inputs in the order of `main`'s parameters, outputs in the order of its results.
+    """Inputs as `main`'s parameters, outputs as `main`'s results are ordered.
 
     The last `len(states)` inputs and as many outputs are states, pair by pair: a call reads a state from the input and
     writes it to the output at the same position, with the same shape and type.

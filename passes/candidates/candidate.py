@@ -147,7 +147,7 @@ class Candidate(ABC):
 
     @staticmethod
     def change(plan: Plan, best: Best) -> str:
-        """Format the arena bytes of the best so far and of `plan`, for messages."""
+        """Format the arena bytes for the best so far and for `plan`, for messages."""
         return f"{'more than the cap' if isinstance(best, InfeasibleError) else best.plan.peak} -> {plan.peak} bytes"
 
     def beats(self, found: PlannedCandidate, best: Best, rule: TimeRule) -> bool:

@@ -56,7 +56,7 @@ def lower_chain(task: Task) -> Value:
 
 
 class _Chain:
-    """Evaluates a chain of float operators for every stored value of its byte tensor."""
+    """Evaluates a float operator chain for every value that the byte tensor stores."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

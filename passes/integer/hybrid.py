@@ -1,4 +1,4 @@
-"""Lowering of hybrid operators, of float activations and int8 weights.
+"""Lowering for hybrid operators, with float activations and int8 weights.
 
 While the network runs, the input is stored as int8 (`schedules.tir.stored_reals`). Each part of its first axis (a row of a
 product, an image of a convolution) has a scale `s` and a zero point `z` of its own, in TFLite's arithmetic; in ONNX's the

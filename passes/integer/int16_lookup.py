@@ -85,7 +85,7 @@ def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
 
 
 def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
-    """Compute sigmoid or tanh of `v` in Q0.15, from the interpolated sigmoid of `|v|` by symmetry."""
+    """Compute `v`'s sigmoid or tanh in Q0.15, from `|v|`'s interpolated sigmoid by symmetry."""
     if function == "sigmoid":
         below = i32((1 << 25) + (1 << 9) - 1) - curve
         return tirx.Select(v >= i32(0), curve + i32(1 << 9), below) >> i32(10)

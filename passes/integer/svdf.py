@@ -27,7 +27,7 @@ from tvm_cascade.program.quant import NotLowered
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights and scales of an SVDF of `filters = rank * units`.
+    """Weights and scales for an SVDF with `filters = rank * units`.
 
     `features` int8 [filters, depth]; `times`, int8 or int16 [steps, filters]; `bias` int32 [units].
     """

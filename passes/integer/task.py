@@ -208,7 +208,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """A computation of every element of a tensor by itself, from an index and the placeholders."""
+    """A computation for every tensor element by itself, from an index and the placeholders."""
 
     shape: tuple[int, ...]
     element: Callable[..., Scalar]

@@ -34,7 +34,7 @@ class Placed:
 
     @property
     def axes(self) -> Mapping[int, int]:
-        """Map axes of the counterpart to axes of `value`; empty if they agree."""
+        """Map the counterpart's axes to `value`'s axes; empty if the axes agree."""
         return LAST_AXIS if self.last else {axis: at for at, axis in enumerate(self.order)}
 
 

@@ -121,7 +121,7 @@ class _OneColumn(Reshaping):
         )
 
     def _turned(self, call: Value) -> Value | None:
-        """Rewrite the transpose of a signal from planes of channels."""
+        """Rewrite a signal's transpose from channel planes."""
         if [int(a) for a in call.attrs.axes or ()] != _CHANNELS_LAST:
             return None
         n, c, _, w = shape_of(call.args[0])

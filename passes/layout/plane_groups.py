@@ -177,7 +177,7 @@ class _Groups(Rewriting):
         return groups if kept[:end] == shape[:end] and shape_of(image)[3] % groups == 0 else None
 
     def _by_channel(self, value: Value, groups: int, image: Value) -> Value:
-        """Return a number of each group as one of each of its channels."""
+        """Return a number for each group as one for each channel in the group."""
         channels = shape_of(image)[3]
         data = constant_of(self._definition(value))
         if data is not None:
@@ -232,7 +232,7 @@ class _Groups(Rewriting):
         return self.bb.emit(relax.op.mean(self.bb.emit(relax.op.add(within, between)), [2], keepdims=True))
 
     def _layer_norm(self, call: Value, image: Value, shape: tuple[int, ...]) -> tuple[Value, bool] | None:
-        """Write out a layer normalization of groups of whole channels."""
+        """Write out a layer normalization over groups with whole channels."""
         axes = {int(a) % len(shape) for a in call.attrs.axes}
         groups = self._groups(tuple(1 if a in axes else d for a, d in enumerate(shape)), shape, image)
         if groups is None or groups != prod(d for a, d in enumerate(shape) if a not in axes):

@@ -39,7 +39,7 @@ def _is_map(source: Value, view: Value) -> bool:
 
 
 def _places(view: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> set[int]:
-    """Return the axes of a map of this shape that an axis of the view may be: as long, with as much in front."""
+    """Return the axes in a map with this shape that a view axis may be: as long, with as much in front."""
     return {a for a, d in enumerate(shape) if d == view[axis] and prod(shape[:a]) == prod(view[:axis])}
 
 

@@ -47,7 +47,7 @@ def with_hop_sums(mod: Any, hop: int, axis: int) -> Any:
 
 
 def _by_hops(call: Value, time: int, interior: Interior, hop: int) -> bool:
-    """Test that a reduction reads all rows of a map, channels last, of several whole hops."""
+    """Test that a reduction reads all rows in a channels-last map with several whole hops."""
     shape = shape_of(call.args[0])
     if len(shape) != 4 or time not in (1, 2) or call.attrs.axis is None or interior.period(hop) != 1:
         return False
@@ -102,7 +102,7 @@ class _Hops(Rewriting):
         return self.bb.emit(relax.op.strided_slice(source, [time], [first], [end], [1]))
 
     def _pooled(self, kind: str, source: Value, time: int, window: int, stride: int) -> Value:
-        """Emit the mean or maximum of every window of rows; a row of the result each."""
+        """Emit the mean or maximum for every row window; each is a row in the result."""
         size, strides = [shape_of(source)[1], shape_of(source)[2]], [1, 1]
         size[time - 1], strides[time - 1] = window, stride
         return self.bb.emit(_POOLS[kind](source, size, strides, layout="NHWC"))

@@ -67,7 +67,7 @@ MergeChoice = Callable[[Mapping[Key, PrimFunc], Mapping[Key, int]], Sequence[Mer
 
 
 def steps_of(plan: Plan) -> Counter[int]:
-    """Count the steps of each operator of a plan in an inference."""
+    """Count each operator's steps in an inference by a plan."""
     steps = Counter[int]()
     for segment in plan.segments:
         for o, count in Counter(segment.trace).items():

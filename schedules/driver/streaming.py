@@ -32,7 +32,7 @@ def request_order(plan: Plan) -> tuple[int, ...]:
 
 
 def row_shape(tensor: Tensor) -> tuple[int, int]:
-    """Return a tensor's number of planes, and the bytes of a row in a single plane."""
+    """Return a tensor's plane count, and a row's bytes in a single plane."""
     assert tensor.row_axis is not None
     planes = prod(tensor.shape[: tensor.row_axis])
     return planes, prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]

@@ -117,7 +117,7 @@ def with_spec(func: Any, kind: str, activations: int, attributes: Attributes) ->
 
 
 def with_activations(func: Any, activations: int) -> Any:
-    """Set the number of activations of `func`.
+    """Set how many activations `func` has.
 
     If some activations turned out to be constant, remove the kind, since performance schedules find parameters and
     constants by position.

@@ -22,7 +22,7 @@ AS_THEY_ARE = Storage()
 
 
 def with_storage(func: PrimFunc, *stored: Storage) -> PrimFunc:
-    """Return the function with the storage of its constants; of several, the name of the first and all savings."""
+    """Return the function with the storage its constants have; for several, the first name and all savings."""
     known = [s for s in stored if s.name]
     return func.with_attrs({NAME: known[0].name, SAVED: sum(s.saved for s in known)}) if known else func
 

@@ -37,7 +37,7 @@ def is_clipped(conv: QuantizedConv, group: int) -> bool:
 
 
 class Clipped(ConvRow):
-    """Builder for the row kernel of a layer of `is_clipped`.
+    """Builder for the row kernel of an `is_clipped` layer.
 
     Operators of Python fold constants. Here nodes are written out where strides and paddings of 0 or 1 would vanish.
     """

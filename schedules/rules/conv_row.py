@@ -367,7 +367,7 @@ class ConvRow(ABC):
         """Emit the products of a run's valid taps: `at` is the first tap's element in `x`, `weights` the run's in `w`."""
 
     def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
-        """Emit the products of group `i` of a run of taps that begins at tap `lo`, for `schedules.rules.clipped`."""
+        """Emit the products for group `i` in a tap run that begins at tap `lo`, for `schedules.rules.clipped`."""
         raise NotImplementedError
 
     def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:

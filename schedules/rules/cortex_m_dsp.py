@@ -60,7 +60,7 @@ class Conv(ConvRow):
         self.singles(acc, at, weights, range(lo + words * 4, hi), lo, pixels, size)
 
     def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
-        """Emit the products of the four taps `i` of a row of taps that begins at tap `lo`."""
+        """Emit the products for the four taps `i` in a row that begins at tap `lo`."""
         k, g = self.k, self.g
         widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []

@@ -48,7 +48,7 @@ class Conv(ConvRow):
             self.products(acc, at, weights, tap, lo, pixels, size)
 
     def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
-        """Emit the products of tap `i` of a row of taps that begins at tap `lo`."""
+        """Emit the products for tap `i` in a row that begins at tap `lo`."""
         k, g = self.k, self.g
         values = [k.let(self.w[self.place(weights, size, j, i + lo)].astype("int32"), "wv") for j in range(size)]
         for p in range(pixels):

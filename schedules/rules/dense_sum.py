@@ -70,7 +70,7 @@ def _of_floats(layer: FloatLayer, target: KernelTarget, unit: int) -> _DenseSum 
 
 
 class _DenseSum(ABC):
-    """Builder of the kernel: blocks of outputs, and in each the products of a call's inputs."""
+    """Kernel builder: output blocks, and in each the products for a call's inputs."""
 
     lanes = 1  # inputs at a time
     block = 4  # outputs at a time

@@ -219,7 +219,7 @@ class _Depthwise(depthwise_mve.Depthwise):
         return [self.conv.dtype, _FLOAT]
 
     def biases(self) -> np.ndarray:
-        """Return the negated sum of the weights of each row variant and channel."""
+        """Return the negated weight sum for each row variant and channel."""
         conv = self.conv
         return folded_bias(self.g, conv.weights, np.zeros(conv.outputs), 1, every_column=True)[:, 0]
 

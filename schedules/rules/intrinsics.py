@@ -99,7 +99,7 @@ def _real(bits: Value) -> Value:
 
 
 def _half(bits: Value) -> Value:
-    """Decode the bits of a float16; subnormal numbers are the difference of two normal ones."""
+    """Decode a float16's bits; subnormal numbers are the difference of two normal ones."""
     size, sign = bits & tirx.const(0x7FFF, "int32"), (bits & tirx.const(0x8000, "int32")) << tirx.const(16, "int32")
     wide = size << tirx.const(13, "int32")
     least = tirx.const(2.0**-14, "float32")

@@ -1,4 +1,4 @@
-"""Row kernels for products of two activations, as attention has them, in blocks of four columns.
+"""Row kernels for products of two activations, as attention has, in blocks of four columns.
 
 A block's sums stay in registers while the depth is walked: an element of the left operand serves four neighbouring
 elements of the right operand's row. Of int8 an output row is made at a time: the right operand's zero point is taken off
@@ -30,7 +30,7 @@ _STEP = 4  # elements of the depth in one loop iteration
 
 @dataclass(frozen=True)
 class Matrices:
-    """A product of `[rows, depth]` and `[depth, columns]` in every row of the tensors."""
+    """A product `[rows, depth]` by `[depth, columns]` in every row of the tensors."""
 
     rows: int
     depth: int
@@ -104,7 +104,7 @@ class _Blocks:
                     self._block(start, right, m * p.columns, first + block * size, size, zero, away)
 
     def _blocks(self) -> list[tuple[int, int, int]]:
-        """List runs of blocks: the first column, the number of blocks, the columns of each."""
+        """List block runs: the first column, the block count, and the columns in each."""
         whole, rest = divmod(self.p.columns, _BLOCK)
         found = [(0, whole, _BLOCK)] if whole else []
         return [*found, (whole * _BLOCK, 1, rest)] if rest else found

@@ -69,7 +69,7 @@ class _Conv(OuterProducts):
                 put(k, acc, place, vector(acc, place, LANES) + splat(x) * w, LANES)
 
     def weights_of(self, weights: Value, tap: Value, size: int) -> list[Value]:
-        """Return a tap's vectors of weights of the block's channels."""
+        """Return a tap's weight vectors for the block's channels."""
         places = [self.place(weights, size, j, tap) for j in range(0, size, LANES)]
         return [vector(self.w, place, LANES) for place in places]
 
@@ -168,5 +168,5 @@ def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
 
 
 def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
-    """Build a depthwise convolution with a multiple of four channels, in blocks of `pixels` pixels."""
+    """Build a depthwise convolution with a multiple of four channels, in `pixels`-pixel blocks."""
     return _Depthwise(layer, pixels).build()

@@ -34,7 +34,7 @@ class PrefixCode:
         return np.where(self.lengths > 0, self.lengths, self.escape + _PLAIN)
 
     def words(self) -> tuple[np.ndarray, int]:
-        """Return the bits of each value's code, lowest first, and of the escape's code."""
+        """Return the bits in each value's code, lowest first, and in the escape's code."""
         every = [
             *((int(n), v) for v, n in enumerate(self.lengths) if n),
             *([(self.escape, 256)] if self.escape else []),

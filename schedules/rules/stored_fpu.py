@@ -66,7 +66,7 @@ class _Conv(fpu_float_kernels._Conv):
         self.first_zero = 4 * (self.first_scale + how.scale.size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
-        """Add the products of a block of outputs, and multiply them by the scales, by block of taps or at the end."""
+        """Add an output block's products, and multiply by the scales, by tap block or at the end."""
         self.channel = channel
         if not self.how.block:
             self._read_zeros(0, size)
@@ -228,7 +228,7 @@ def variants_of(layer: FloatLayer) -> list[Variant]:
 
 
 def _instructions(blocking: Blocking, width: int) -> float:
-    """Estimate the instructions of a tap and channel for `width` pixels of a row."""
+    """Estimate a tap's and channel's instructions for `width` pixels in a row."""
     total, room = 0.0, blocking.pixels * blocking.channels
     for pixels, count in ((blocking.pixels, width // blocking.pixels), (width % blocking.pixels, 1)):
         if pixels and count:

@@ -206,14 +206,14 @@ def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
 
 
 def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
-    """Build a depthwise convolution with a multiple of four channels, in blocks of `pixels` pixels."""
+    """Build a depthwise convolution with a multiple of four channels, in `pixels`-pixel blocks."""
     return _Depthwise(layer, pixels).build()
 
 
 def variants_of(layer: FloatLayer) -> list[Variant]:
     """List a layer's variants, the default first, the smallest code last.
 
-    Kernel rows of an odd number of taps are kept in bytes.
+    Kernel rows with an odd tap count are kept in bytes.
     """
     assert layer.stored is not None
     if not layer.depthwise and not layer.stored.floats and (layer.weights.shape[2] % 2 or layer.stored.block % 2):

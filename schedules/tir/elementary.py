@@ -1,4 +1,4 @@
-"""Elementary functions of float32 as polynomials, without calls of the C library.
+"""Elementary float32 functions as polynomials, without calling the C library.
 
 Each function is an expression of additions, multiplications, comparisons and shifts of bits, which compilers vectorize for the
 width of any processor. NaN and infinities are as C's library has them. Errors are in units in the last place (ulp), at most, with

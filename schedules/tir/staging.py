@@ -56,7 +56,7 @@ def inlined(func: PrimFunc) -> PrimFunc:
 
 @lru_cache(maxsize=16)  # the row kernel, the pixel kernel and the accumulating one of an operator begin alike
 def _prepared(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
-    """Return the result of `inlined`, and the names of blocks that write the outputs."""
+    """Return `inlined`'s result, and the names of blocks that write the outputs."""
     func = narrow_indices(func)
     sch = _schedule(func)
     root = sch.get_sblock("root")

@@ -1,4 +1,4 @@
-"""Price of merged kernels: instructions that they cost, against bytes of code that they save.
+"""Price for merged kernels: instructions that merging costs, against code bytes that merging saves.
 
 A merged function reads extents and strides from parameters (`schedules.driver.merge_kernels`), so loops are not written
 out, and calls pass more. A byte is worth what it is worth to the choice of variants with `--optimise size`
@@ -70,5 +70,5 @@ class Prices(Generic[Key]):
         return self.calls[key] * whole * (after / before - 1)
 
     def _saved(self, merged: Merged[Key], key: Key) -> float:
-        """Return the bytes of a kernel, less those of the arguments that calls add."""
+        """Return a kernel's bytes, less the bytes for arguments that calls add."""
         return function_bytes(self.functions[key], self.target.core) - ARGUMENT * len(merged.arguments[key])

@@ -53,6 +53,16 @@ def test_verbs_and_words_are_counted(prose: ModuleType, tmp_path: Path) -> None:
     assert counts["it/its/them/their/they"] == pytest.approx(1000 / total)
 
 
-def test_the_product_keeps_its_share(prose: ModuleType) -> None:
-    found = [one for path in prose.product() for one in prose.docstrings(path)]
-    assert prose.share(found) >= prose.SHARE
+def test_the_gate_says_what_misses_its_limit(prose: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.py"
+    path.write_text(_MODULE, encoding="utf-8")
+    verbs, of, *others = prose.shortfalls(list(prose.docstrings(path)))
+    assert verbs == "66.7% of function docstrings begin with a verb, 95% have to"
+    assert of == "142.9 of 1,000 words are of, at most 32 may"
+    assert [text.split(" ")[5].rstrip(",") for text in others] == [
+        "what/where/whose", "it/its/them/their/they", "those/one/ones/other/others",
+    ]  # fmt: skip
+
+
+def test_the_product_keeps_its_limits(prose: ModuleType) -> None:
+    assert prose.shortfalls([one for path in prose.product() for one in prose.docstrings(path)]) == []

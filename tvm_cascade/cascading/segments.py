@@ -255,7 +255,7 @@ class SegmentCosts:
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
-        """List the bytes of each tensor live when [i, j) begins, and of each accumulator inside."""
+        """List the bytes for each tensor live when [i, j) begins, and for each accumulator inside."""
         across = [self.tables.tensor_bytes[t] for t in self.across[i]]
         return [*across, *self._accumulators(i, j)]
 

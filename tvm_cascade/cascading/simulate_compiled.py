@@ -22,7 +22,7 @@ _Pointers = NDArray[np.uintp]
 
 
 class StepTables:
-    """The access tables of a graph for a single tile, as `step_tables` of `native/simulate.c`.
+    """A graph's access tables for a single tile, as `step_tables` in `native/simulate.c`.
 
     Sources and operators are numbered in ascending order. An operator's tables are added when it first runs.
     """
@@ -59,7 +59,7 @@ class StepTables:
         self._record = np.array([len(self._numbers), *map(_address, arrays)], np.uintp)
 
     def most_held(self, members: Sequence[int], summing: Collection[int]) -> list[int]:
-        """Compute the most units live at once of every output of every member, at least 1."""
+        """Compute the most units live at once for every output and member, at least 1."""
         most = (c_int64 * sum(len(self._tables.written(o)) for o in members))()
         self._simulate(members, summing, most, None)
         return list(most)

@@ -245,7 +245,7 @@ _TORCH_PASSING = ("relu", "hardtanh", "clamp", "view", "reshape", "flatten", "dr
 
 
 def _torch_slack(node: Any) -> float:
-    """Return half a step of the sum in front of a quantize node, in its own steps; the largest of several channels."""
+    """Return half a step for the sum in front of a quantize node, in the node's steps; the largest among several channels."""
     step, layer = float(node.args[1]), node.args[0]
     while getattr(layer, "op", "") == "call_function" and any(p in str(layer.target) for p in _TORCH_PASSING):
         layer = layer.args[0]

@@ -16,7 +16,7 @@ _ADDED = 128  # to weights and zero points
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Numbers of inputs of an operator."""
+    """Input numbers, as an operator has them."""
 
     activations: int
     weights: int
@@ -47,7 +47,7 @@ def with_unsigned_weights(model: Any) -> Any:
     written: set[str] = set()
 
     def moved(name: str, values: np.ndarray) -> str:
-        """Return the name of the initializer of values that are 128 higher."""
+        """Return the name for the initializer whose values are 128 higher."""
         unsigned = f"{name}/unsigned"
         if unsigned not in written:
             higher = (values.astype("int16") + _ADDED).astype("uint8")

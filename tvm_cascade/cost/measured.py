@@ -66,7 +66,7 @@ class MeasuredCost(RecordedCost):
         return self.record(strategy, groups).median
 
     def known(self, strategy: str, groups: Groups) -> float | None:
-        """Return the price of a measured stage, or of a stage without computation; None otherwise."""
+        """Return the price for a measured stage, or for a stage without computation; None otherwise."""
         computing = moving(groups)
         record = self.store.get(stage_key(strategy, computing))
         return record.median if record is not None else None if computing else 0.0

@@ -59,7 +59,7 @@ class CutOut:
 
 
 def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
-    """Return the part of a graph between the tensors of a cut.
+    """Return the graph between a cut's tensors.
 
     Raises
     ------

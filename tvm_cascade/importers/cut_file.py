@@ -78,7 +78,7 @@ def _handled(path: Path, data: bytes, function: Callable[..., _Result], *more: C
 
 @contextmanager
 def cut_copy(path: Path, cut: Cut) -> Iterator[Path]:
-    """Yield the path of a temporary, cut copy of the file `path`; yield `path` without a cut."""
+    """Yield the path to a temporary, cut copy of the file `path`; yield `path` without a cut."""
     if not cut:
         yield path
         return

@@ -165,7 +165,7 @@ def _overhead(lanes: int, workers: int, length: int) -> float:
 
 
 def _traffic(workers: int, progress: Progress) -> dict[int, float]:
-    """Measure the bytes per second of sums of two tensors, by footprint in MiB."""
+    """Measure the bytes per second for sums of two tensors, by footprint in MiB."""
     from tvm import relax
 
     progress(f"traffic of {'one thread' if workers == 1 else f'{workers} threads'}")

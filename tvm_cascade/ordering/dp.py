@@ -34,7 +34,7 @@ WIDEST = 500_000  # states of a layer that are kept at most, so that they fit in
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Result of a run of the dynamic program."""
+    """A dynamic program's result."""
 
     order: tuple[int, ...] | None  # None: no order within the budget was found
     complete: bool  # nothing was dropped but for the budget: `order` is optimal, or none exists

@@ -310,7 +310,7 @@ def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[li
 
 
 def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
-    """Return the milliseconds of a stage with groups of operator indices."""
+    """Return a stage's milliseconds; groups hold operator indices."""
     if stage.strategy == MERGE:
         members = _units_of(units, stage.members)
         return model.merged_ms(merged_features(units, members), [units.features[v][0] for v in members])

@@ -104,7 +104,7 @@ def _score(outputs: np.ndarray, wanted: np.ndarray, labels: np.ndarray | None) -
 
 
 def _noise(outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the sum of squared errors, divided by the sum of squared values."""
+    """Return the summed squared errors, divided by the summed squared values."""
     return float(np.sum((outputs - wanted) ** 2) / max(float(np.sum(wanted**2)), 1e-30))
 
 

@@ -79,7 +79,7 @@ def _writer(suffix: str) -> Callable[..., dict[str, Any]]:
 
 
 def _bytes(model: Path) -> int:
-    """Return the bytes of a model's file, and of the files beside it that hold weights."""
+    """Return the bytes in a model's file, and in the files beside it that hold weights."""
     own = model.stat().st_size
     if model.suffix != ".onnx":
         return own

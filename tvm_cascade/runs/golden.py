@@ -1,4 +1,4 @@
-"""Golden inputs and outputs of a compiled folder, for the self-tests of exported examples."""
+"""A compiled folder's golden inputs and outputs, for exported examples' self-tests."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def run_serial(
 def time_serial(
     port: str, interface: Interface, arrays: Sequence[np.ndarray], repeat: int, options: SerialOptions
 ) -> tuple[tuple[float, ...], float]:
-    """Return the milliseconds of `repeat` inferences on the board at `port`, and the milliseconds of a request.
+    """Return the milliseconds for `repeat` inferences on the board at `port`, and for a request.
 
     This machine's clock measures from the request to the answer. A RUN with a wrong checksum is answered after the same
     check of the inputs, without an inference: the median of such requests is taken off.

@@ -27,7 +27,7 @@ _ALLOWED = 1e-2  # of the largest value of an output: kernels may sum in another
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Times and outputs of a program of stages."""
+    """A staged program's times and outputs."""
 
     where: str  # TVM's target
     outputs: Mapping[str, np.ndarray]

@@ -54,7 +54,7 @@ def parse_architectures(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def require_cuda_compiler(code: CudaCode) -> None:
-    """Check before minutes of work for a compiler of `code` here.
+    """Check before minutes of work that a compiler for `code` is here.
 
     Raises `MissingToolError` without a compiler, `UsageError` for an architecture unknown to the compiler.
     """

@@ -56,7 +56,7 @@ class FloatOperator(TypedDict):
 
 
 class LayerBits(TypedDict):
-    """Bits of the weights of a layer."""
+    """Bits a layer's weights have."""
 
     layer: Annotated[str, "Its name in the file"]
     operator: Annotated[str, "Its kind"]

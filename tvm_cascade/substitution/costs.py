@@ -171,7 +171,7 @@ def _geometry(node: Node) -> tuple[int, ...]:
 
 
 def peak_bytes(dag: Dag) -> int:
-    """Return the peak bytes of live activations in the order of `dag.nodes`; inputs and outputs included."""
+    """Return the live activations' peak bytes in `dag.nodes` order; inputs and outputs included."""
     return peak_at(dag)[0]
 
 
@@ -252,7 +252,7 @@ class Weighted(Additive):
 
 @dataclass(eq=False)
 class PeakMemory:
-    """Peak bytes of live activations; ties are broken by the number of operators (1e-3 bytes each)."""
+    """Live activations' peak bytes; ties are broken by the operator count (1e-3 bytes each)."""
 
     name: str = "peak"
 

@@ -113,7 +113,7 @@ class Pool:
         return self.make(node.kind, *inputs, **{**dict(node.attrs), **changes})
 
     def split(self, whole: Ref, axis: int, sizes: Iterable[int]) -> tuple[Ref, ...]:
-        """Return the outputs of a `split` of `whole` into parts with these sizes along an axis."""
+        """Return `split`'s outputs for `whole`, parts with these sizes along an axis."""
         return self.make("split", whole, axis=axis, sizes=tuple(sizes)).node.outputs
 
     def node(

@@ -263,7 +263,7 @@ def _moved(node: Node, read: _Constant) -> _Constant | None:
 
 
 def _same_channels(node: Node) -> bool:
-    """Return True if every channel of the result depends on the same channel of the operands alone."""
+    """Return True if every result channel depends on the operands' same channel alone."""
     if any(len(r.shape) == 0 or _channels(r) != _channels(node.result) for r in node.operands) or len(node.outputs) > 1:
         return False
     if any(r.node.constant and prod(r.shape) != 1 for r in node.inputs):

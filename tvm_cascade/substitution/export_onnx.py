@@ -356,7 +356,7 @@ class _Exporter:
         return self.names[ref]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the graph's tensors, without the inside of fused operators."""
+        """Return the graph's tensor shapes, without the inside of fused operators."""
         return {name: tuple(int(d) for d in ref.shape) for ref, name in self.names.items()}
 
     def _constant(self, name: str) -> np.ndarray | None:

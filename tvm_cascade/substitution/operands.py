@@ -147,6 +147,6 @@ def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
 
 
 def parts_for(pool: Pool, whole: Ref, axis: int, nodes: Sequence[Node]) -> dict[Ref, Ref]:
-    """Return replacements for the results of `nodes`: the parts of `whole` along an axis."""
+    """Return replacements for `nodes`' results: `whole`'s parts along an axis."""
     parts = pool.split(whole, axis, (n.shape[axis] for n in nodes))
     return {n.result: part for n, part in zip(nodes, parts, strict=True)}

@@ -34,7 +34,7 @@ def quantized_sum(pool: Pool, a: Ref, a_quantum: object, b: Ref, b_quantum: obje
 
 
 def _sum_like(pool: Pool, node: Node, a: Ref, b: Ref) -> Ref:
-    """Return a `qadd` of operands a and b with the attributes of `node`."""
+    """Return a `qadd` on operands a and b with `node`'s attributes."""
     left, right = node["quanta"]
     return quantized_sum(pool, a, left, b, right, **_without_quanta(node))
 

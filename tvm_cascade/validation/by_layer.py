@@ -94,7 +94,7 @@ def layer_errors(quantized: Path, original: Path, samples: SampleSet) -> tuple[L
 
 
 def _onnx_twins(quantized: Path, original: Path) -> Twins:
-    """Pair the quantized tensors of a QDQ file with those of the float file, by name."""
+    """Pair a QDQ file's quantized tensors with the float file's, by name."""
     float_model, stored_model = (as_floats(read_onnx(path)) for path in (original, quantized))
     makers = {name: node.op_type for node in float_model.graph.node for name in node.output}
     stored_by = {node.output[0]: node.input[0] for node in stored_model.graph.node if node.op_type == "QuantizeLinear"}

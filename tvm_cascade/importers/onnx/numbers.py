@@ -134,7 +134,7 @@ def beyond_threshold(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
 
 
 def log_sum_exp(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Reduce to the logarithm of a sum of powers. TVM's importer subtracts an infinite maximum from itself."""
+    """Reduce to the logarithm of summed powers. TVM's importer subtracts an infinite maximum from itself."""
     of_floats(bb, inputs, attrs)
     x, over = inputs[0], _reduced_axes(inputs, attrs)
     if over is None and attrs.get("noop_with_empty_axes"):

@@ -132,7 +132,7 @@ class Bodies:
         self.last: tuple[bytes, tvm.IRModule] | None = None
 
     def of(self, model: Any) -> tvm.IRModule:
-        """Return the network of a body that stands in a model of its own."""
+        """Return the network for a body that stands in a separate model."""
         assert self.load is not None
         key = model.SerializeToString(deterministic=True)
         if self.last is None or self.last[0] != key:
@@ -395,7 +395,7 @@ class _Writer:
 def _stored(
     node: Any, constants: Mapping[str, Any], kind: str = "DequantizeLinear"
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return scale and zero point of a node of `kind` that has one of each; None for other nodes."""
+    """Return scale and zero point for a `kind` node that has one each; None for other nodes."""
     if node.op_type != kind or len(node.input) < 3:
         return None
     if any(name not in constants for name in node.input[1:3]):

@@ -87,8 +87,8 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
 
 
 def _table(length: int, extent: int, parts: int, inverse: bool, one_sided: bool) -> np.ndarray:
-    """Return the contribution of each part of `extent` samples to each part of each result; samples from `length` on
-    are cut off.
+    """Return what each part of `extent` samples contributes to each part of each result; samples from `length` on are cut
+    off.
     """
     half = length // 2 + 1
     results = half if one_sided and not inverse else length

@@ -19,7 +19,7 @@ _SCALES, _ZERO_POINTS, _SIZE = 4, 6, 8  # places of fields in the table
 
 
 def blocked_reals(net: Network, weights: Any) -> Value:
-    """Return an expression of a matrix [units, depth] with scales for blocks of each row, as float32."""
+    """Return a matrix expression [units, depth] with scales for blocks in each row, as float32."""
     data, (scales, zero_points, size) = np.asarray(net.get_tensor_value(weights)), _fields(weights.tensor)
     units, depth = data.shape
     if zero_points >= 0:

@@ -51,7 +51,7 @@ class CodedTensor:
 
 
 def decoded(coded: bytes, ancillary: bytes, tensor: CodedTensor) -> bytes:
-    """Decode the data of a tensor as the kernels of `TFLM_DECODE` do.
+    """Decode a tensor's data as `TFLM_DECODE`'s kernels do.
 
     Raises `MalformedCode`.
     """

@@ -38,7 +38,7 @@ _HIDDEN = 4  # among the intermediates of an operator: the output before any pro
 
 
 class _Places(NamedTuple):
-    """The first tensor of each sort, for a single direction of an operator."""
+    """The first tensor for each sort, in an operator's single direction."""
 
     weights: int = 1
     recurrent: int = 5

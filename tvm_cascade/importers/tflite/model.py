@@ -248,7 +248,7 @@ class Model(tflite.Model):
 
 
 def _as(kind: type, plain: Any) -> Any:
-    """Return the flatbuffers table of `plain` as an object of the class `kind`."""
+    """Return `plain`'s flatbuffers table as a `kind` object."""
     table = kind()
     table.Init(plain._tab.Bytes, plain._tab.Pos)
     return table

@@ -78,14 +78,14 @@ def arc(y: Any, x: Any) -> Any:
 
 
 def logarithm_of_sum(a: Any, b: Any, base: float = math.e) -> Any:
-    """Compute the logarithm of the sum of two powers, without overflow."""
+    """Compute the logarithm of two powers' sum, without overflow."""
     torch = torch_package()
     less = torch.exp(-abs(a - b) * math.log(base))
     return torch.where(a == b, a + math.log(2, base), torch.maximum(a, b) + torch.log1p(less) / math.log(base))
 
 
 def logarithms_of_sums(x: Any, dim: int) -> Any:
-    """Compute running logarithms of sums of powers along an axis, in log2(n) steps."""
+    """Compute running logarithms of summed powers along an axis, in log2(n) steps."""
     torch, step = torch_package(), 1
     while x.dim() and step < x.shape[dim]:
         rest = x.shape[dim] - step
@@ -95,7 +95,7 @@ def logarithms_of_sums(x: Any, dim: int) -> Any:
 
 
 def _length(a: Any, b: Any) -> Any:
-    """Compute the root of a sum of squares without overflow; infinite if either is."""
+    """Compute the root of summed squares without overflow; infinite if either is."""
     torch = torch_package()
     a, b = abs(a), abs(b)
     most = torch.maximum(a, b)

@@ -95,7 +95,7 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
 
 
 def _packed_scores(sch: Schedule, first: Any) -> None:
-    """Schedule the scores of a tile of rows over packed keys."""
+    """Schedule a row tile's scores over packed keys."""
     sch.vectorize(sch.get_loops(named(sch, "keys_pack"))[-1])
     _, block, *_ = loops = sch.get_loops(first)[-4:]
     depth = _tile(sch, loops)

@@ -15,7 +15,7 @@ from tvm_cascade.schedules.tir.elementary import FORMS, INFINITE, Rewriter, Valu
 
 
 def vectorizable(func: PrimFunc) -> PrimFunc:
-    """Return the kernel with each elementary function of float32 as an expression of this module.
+    """Return the kernel with each elementary float32 function as this module's expression.
 
     Its argument and its value are written to elements of memory, which LLVM keeps in registers::
 

@@ -395,7 +395,7 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
 
 
 def _widen(sch: Schedule, tile: Any) -> None:
-    """Compute the float weights of a tile of columns once for all rows."""
+    """Compute a column tile's float weights once for all rows."""
     block = named(sch, WIDENED)
     sch.compute_at(block, tile, preserve_unit_loops=True)
     *_, depth, lane = sch.get_loops(block)

@@ -36,7 +36,7 @@ _VNNI_ROWS = 8  # of a tile with two vectors of sums a row
 
 
 def pack_integers(weights: np.ndarray, dot: Dot, rows: int) -> np.ndarray:
-    """Pack a matrix (depth, columns) of int8 as `[columns/v][depth/step][v][step]` for a product of `rows` rows.
+    """Pack an int8 matrix (depth, columns) as `[columns/v][depth/step][v][step]` for a product with `rows` rows.
 
     A tile has v columns; those behind the last are zeros. A single row has more of them, which share the reads of the row.
     """

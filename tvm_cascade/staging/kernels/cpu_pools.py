@@ -1,4 +1,4 @@
-"""Padding of max pools on CPUs without a copy of the tensor."""
+"""Padding for max pools on CPUs without copying the tensor."""
 
 from __future__ import annotations
 

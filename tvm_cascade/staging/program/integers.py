@@ -95,7 +95,7 @@ class _Forms:
         return self._emit(dynamic_quantize, *(self._visited(v) for v in call.args[:3]))
 
     def _product(self, call: Value) -> Value | None:
-        """Emit a product of integers with the factors behind it; None for another product of real numbers."""
+        """Emit an integer product with the factors behind; None for another product of real numbers."""
         made = self._dynamic.product(call)
         if made is None or name_of(made.call) != "relax.matmul" or made.weights.ndim != 2 or made.order:
             return None

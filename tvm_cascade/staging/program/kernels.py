@@ -444,7 +444,7 @@ class _Builder:
         return bb.emit_te(packed.product, x, weights.values.shape[1], *arrays)
 
     def _integer_product(self, bb: Any, call: Any) -> Any:
-        """Emit a product of integers packed for the processor; None for a depth of no whole steps."""
+        """Emit an integer product packed for the processor; None for a depth without whole steps."""
         *given, weights, sums, factors = call.args[1].fields
         operands = [self._plain(bb, t) for value in given for t in self.net.tensors_of(value)]
         held = [self.net.constant(value) for value in (weights, sums, factors)]

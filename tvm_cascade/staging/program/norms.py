@@ -82,7 +82,7 @@ def _readers(func: Value) -> Counter[Value]:
 
 @dataclass(frozen=True)
 class _Roots:
-    """The roots of the mean squares of rows, plus epsilon."""
+    """The roots of rows' mean squares, plus epsilon."""
 
     centered: bool  # of a layer: the mean was subtracted before
     source: Value  # what is normalized
@@ -129,7 +129,7 @@ def _with_scale(norm: Value, scale: np.ndarray) -> Value | None:
 
 
 def _added(call: Value, alone: list[bool], definition: _Definition) -> Value | None:
-    """Return the normalization of a layer plus a constant of a row's shape as one normalization."""
+    """Return a layer's normalization plus a constant with a row's shape as one normalization."""
     for value, other, single in zip(call.args, call.args[::-1], alone, strict=True):
         norm = definition(value)
         more = _constant(other, norm) if single and name_of(norm) == _LAYER else None
@@ -152,7 +152,7 @@ def _constant(value: Value, norm: Value) -> np.ndarray | None:
 
 
 def _roots_above(value: Value, x: Value, definition: _Definition) -> _Roots | None:
-    """Read the reciprocal roots of the mean squares of `x`."""
+    """Read the reciprocal roots of `x`'s mean squares."""
     call = definition(value)
     if name_of(call) == "relax.rsqrt":
         return _mean_squares(call.args[0], x, definition)
@@ -164,7 +164,7 @@ def _roots_above(value: Value, x: Value, definition: _Definition) -> _Roots | No
 
 
 def _roots_below(value: Value, x: Value, definition: _Definition) -> _Roots | None:
-    """Read the roots of the mean squares of `x`."""
+    """Read the roots of `x`'s mean squares."""
     call = definition(value)
     if name_of(call) == "relax.sqrt":
         return _mean_squares(call.args[0], x, definition)

@@ -71,7 +71,7 @@ def alignment(captured: bool) -> int:
 
 
 def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, captured: bool = False) -> Program:
-    """Plan the program of a schedule with stages of operator indices.
+    """Plan the program for a schedule whose stages hold operator indices.
 
     `captured`: for a CUDA graph, which forbids allocation: merges with unaligned results (`ALIGNMENT`) are not merged.
     Elsewhere the runtime copies such a result to new memory.

@@ -137,7 +137,7 @@ def _transposed(call: Value, definition: _Definition, emit: _Emit) -> Value | No
 
 
 def _part(call: Value, definition: _Definition, emit: _Emit) -> Value | None:
-    """Return a slice along one axis of a transposed tensor as the transposition of a slice."""
+    """Return a transposed tensor's slice along one axis as a slice's transposition."""
     numbers = [_integers(held) for held in call.args[1:]]
     if len(numbers) < 3 or any(len(v) != 1 for v in numbers) or any(v != [1] for v in numbers[3:]):
         return None
