@@ -59,7 +59,8 @@ def code_bytes(
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
-    steps, executed = steps_of(plan), Counter[int]()
+    steps = steps_of(plan) if choice else Counter[int]()
+    executed = Counter[int]()
     for o, kernel in enumerate(kernels):
         for _, func in kernel.functions("") if kernel else ():
             key = _key(func)
