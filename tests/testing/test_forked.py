@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -55,6 +56,22 @@ def test_what_crashes_or_hangs_is_an_outcome() -> None:
     assert {task: outcome.verdict for task, outcome in found.items()} == {
         "right": PASS, "raises": CRASH, "dies": CRASH, "hangs": HANG,
     }  # fmt: skip
+
+
+def limited(task: str) -> Outcome:
+    """Examine within limits of its own, as a task that examines its cases."""
+    if task == "case":
+        return Outcome(PASS, str(resource.getrlimit(resource.RLIMIT_CPU)))
+    if task == "limited":
+        resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
+    ((_, outcome),) = forked(["case"], limited, seconds=100)
+    return outcome
+
+
+def test_a_task_gives_its_cases_more_time_than_it_has_unless_its_limit_is_hard() -> None:
+    found = dict(forked(["task", "limited"], limited, seconds=9))
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    assert found == {"task": Outcome(PASS, str((100, hard))), "limited": Outcome(PASS, "(50, 50)")}
 
 
 def test_what_runs_when_the_time_is_over_has_no_outcome() -> None:

@@ -75,7 +75,9 @@ def _started(task: T, examine: Callable[[T], Outcome], seconds: int, until: floa
             gc.freeze()  # a collection would write to, and so copy, every page that is shared with the parent
             os.close(read)
             _silence()
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, 2 * seconds))
+            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]  # which no child of this process could raise
+            most = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+            resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
             found = _in_new_thread(examine, task)
         except BaseException as error:  # of the examination itself: what it examines, it reports
             found = Outcome(CRASH, f"the examination ended with {type(error).__name__}: {error}")
