@@ -7,8 +7,9 @@ OpenVINO's column stays empty where it is not installed.
 
 `sequence` are the staged program's kernels one after the other, `ios` is the schedule that `tvm-cascade stages` keeps: the one
 found by the analytic cost, the sequence or the greedy one, whichever ran fastest. Times on one thread are of the
-processor; else of the wall, in blocks of runs whose first are not counted, as the other pool's threads still wait busily
-then. Nodes: of the model that `optimize` writes, and of what ONNX Runtime's extended level makes of it and of the original.
+processor; else of the wall, in blocks of runs behind a pause and runs that are not counted, as the other pool's threads wait
+busily for a while. Nodes: of the model that `optimize` writes, and of what ONNX Runtime's extended level makes of it and of
+the original.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ FLOATS = (
     "efficientnet_b0", "bert_tiny", "bert_base_layer", "vit_tiny", "whisper_tiny_encoder", "llama_block",
 )  # fmt: skip
 _RIVALS = ("onnxruntime", "openvino")
-_FIRST = 3  # runs that are not counted
+_FIRST = 3  # runs that are not counted, at least
+_PAUSE = 0.1  # seconds in which the threads of the program before fall asleep
+_AWAKE = 0.02  # seconds of runs that are not counted after a pause: threads wake up, caches fill
 _BLOCK = 8  # runs of one kind in a row on several threads, after those that are not counted
 
 
@@ -121,8 +124,8 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     block = 1 if threads == 1 else _BLOCK
     for turn in range(-1, -(-repeats // block)):
         for key, run in runs.items():
-            for _ in range(_FIRST if turn < 0 or block > 1 else 0):
-                run()
+            if turn < 0 or block > 1:
+                _warm_up(run, _PAUSE if block > 1 else 0)
             for _ in range(block if turn >= 0 else 0):
                 start = clock()
                 run()
@@ -135,6 +138,15 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
         "error": error, "versions": {r: version(r) for r in runs if r in _RIVALS}, "machine": machine_line(),
         **nodes,
     }  # fmt: skip
+
+
+def _warm_up(run: Callable[[], Any], pause: float) -> None:
+    """Wait, then run a few times."""
+    time.sleep(pause)
+    runs, until = 0, time.perf_counter() + (_AWAKE if pause else 0)
+    while runs < _FIRST or time.perf_counter() < until:
+        run()
+        runs += 1
 
 
 def machine_line() -> str:
@@ -198,9 +210,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "Written by `python benchmarks/cpu.py`: float32, batch 1, random weights. Milliseconds, medians of",
         f"{rows[0]['repeats']} runs in turn in one process with their quartiles, of the processor on one thread, of the wall on",
-        "more, where runs alternate in blocks of eight. Ratios: the better of `sequence` and `ios` to ONNX Runtime",
-        f"{versions['onnxruntime']} and to OpenVINO {versions.get('openvino', '(not installed)')}. Error: largest difference of",
-        "an output from ONNX Runtime's, relative to the largest output.",
+        "more, in blocks of eight in turn after a pause and warm-up. Ratios: the better of `sequence` and `ios` to ONNX",
+        f"Runtime {versions['onnxruntime']} and to OpenVINO {versions.get('openvino', '(not installed)')}. Error: largest",
+        "difference of an output from ONNX Runtime's, relative to the largest output.",
         "",
         f"Machine: {rows[0]['machine']}.",
         "",

@@ -165,6 +165,15 @@ def test_threads_have_sessions_of_their_own(folder, example, network):
         np.testing.assert_allclose(result, wanted[-1], rtol=1e-4, atol=1e-5)
 
 
+def test_results_stay_when_the_next_run_has_other_inputs(folder, example, network):
+    place, (_, data, wanted) = folder[0], network
+    runner = example.load()
+    first, second = runner.run({"x": data}), runner.run({"x": -data})
+    for name, expected in zip(outputs(place), wanted, strict=True):
+        np.testing.assert_allclose(first[name], expected, rtol=1e-4, atol=1e-5)
+        assert not np.array_equal(first[name], second[name])
+
+
 def test_wrong_inputs_are_refused_by_name(example, network):
     runner = example.load()
     with pytest.raises(ValueError, match=r"the inputs are named \['y'\], those of the network \['x'\]"):

@@ -189,6 +189,21 @@ def test_sequences_have_states_of_their_own(folder):
     close(sequence.run(steps[0])["y"], wanted[0][0])
 
 
+def test_a_state_may_be_an_input_of_the_run_before(tmp_path):
+    """It is kept where the input was copied to: the next input comes elsewhere."""
+    value = helper.make_tensor_value_info
+    x, before, y, after = (value(n, TensorProto.FLOAT, (1, 64)) for n in ("x", "before", "y", "after"))
+    nodes = [helper.make_node("Sub", ["x", "before"], ["y"]), helper.make_node("Identity", ["x"], ["after"])]
+    model = helper.make_model(helper.make_graph(nodes, "difference", [x, before], [y, after]), ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    api.stages(tmp_path / "m.onnx", target="llvm", state={"before": "after"}, emit=tmp_path / "made")
+    network, last = example_of(tmp_path / "made").load(), np.zeros((1, 64), "float32")
+    for k in range(4):
+        x = np.random.default_rng(k).standard_normal((1, 64)).astype("float32")
+        np.testing.assert_array_equal(network.run({"x": x})["y"], x - last)
+        last = x
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed: apt-get install cmake")
 def test_cpp_runs_the_calls_of_a_file_in_turn(folder, tmp_path):
     steps = tokens(MOST)

@@ -21,6 +21,10 @@ from tvm_cascade.staging.kernels.processors import host_target
 from tvm_cascade.staging.program.schedule_stages import stage_pipeline
 
 _MOST_BLOCKS = 48  # of a function, to which kernels contribute up to nine
+_SHARED = frozenset(  # types of elements that NumPy and TVM store alike
+    f"{kind}{bits}" for kind, widths in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
+    for bits in widths
+) | {"bool"}  # fmt: skip
 
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:
@@ -62,14 +66,23 @@ class Session:
         self._machine = relax.VirtualMachine(executable, self.device)
         self._function = self._machine[function]
         self._turn = threading.Lock()
+        self._places: list[_Place] = []  # of the inputs of the last run
 
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Run the program and return outputs as arrays, in order. Raises `UsageError` while another thread runs this
         session.
         """
         with self._alone():
-            result = self._function(*(tvm.runtime.tensor(np.asarray(x, order="C"), self.device) for x in inputs))
-            return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
+            result = self._function(*self._placed([np.asarray(x, order="C") for x in inputs]))
+            return [_array(r) for r in result] if _is_sequence(result) else [_array(result)]
+
+    def _placed(self, inputs: list[np.ndarray]) -> list[Any]:
+        """Copy inputs to where those of the last run were, if their shapes and types are the same, else to new tensors."""
+        if [(p.shape, p.dtype) for p in self._places] != [(x.shape, x.dtype) for x in inputs]:
+            self._places = [_Place(x, self.device) for x in inputs]
+        for place, x in zip(self._places, inputs, strict=True):
+            place.copy(x)
+        return [place.tensor for place in self._places]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -97,6 +110,32 @@ class Session:
             self.device.sync()
             times.append((perf_counter() - start) * 1e3)
         return times
+
+
+class _Place:
+    """A tensor that inputs of one shape and type are copied to: on a processor by NumPy, which takes a tenth of the time."""
+
+    def __init__(self, array: np.ndarray, device: Any) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self.tensor = tvm.runtime.tensor(array, device)
+        self._view = np.from_dlpack(self.tensor) if _is_shared(self.tensor) else None
+
+    def copy(self, array: np.ndarray) -> None:
+        """Copy an array to the tensor."""
+        if self._view is None:
+            self.tensor.copyfrom(array)
+        else:
+            np.copyto(self._view, array)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """Copy a tensor to a new array."""
+    return np.from_dlpack(tensor).copy() if _is_shared(tensor) else tensor.numpy()
+
+
+def _is_shared(tensor: Any) -> bool:
+    """Return whether NumPy can see a tensor's memory."""
+    return tensor.device.dlpack_device_type() == tvm.cpu().dlpack_device_type() and str(tensor.dtype) in _SHARED
 
 
 def _is_sequence(value: Any) -> bool:
