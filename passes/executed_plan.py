@@ -154,7 +154,7 @@ def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
     for load in tir.loads(func.body):
         constant = position.get(load.source, 0) >= activations
         for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
-            if _is_clamped(index):
+            if isinstance(index, tirx.Var | tirx.IntImm) or _is_clamped(index):
                 continue
             for inner in tir.loads(index):
                 k = position.get(inner.source)
@@ -272,7 +272,7 @@ def _calling(func: PrimFunc, functions: Mapping[GlobalVar, Any]) -> PrimFunc:
     """Return `func` with the variables of `functions` in the calls, by name."""
     named = {gv.name_hint: gv for gv in functions}
     body = tir.replace(func.body, GlobalVar, lambda gv: named.get(gv.name_hint, gv))
-    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _lies_whole(plan: Plan, t: int, segment: int) -> bool:

@@ -17,9 +17,11 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.tir import (
     PrimFunc,
     Value,
+    collect,
     dtype_of,
     flat_buffer,
     i32,
+    ir,
     substitute,
     tirx,
     tvm_ffi,
@@ -40,7 +42,10 @@ def polynomials_of(core: Core) -> tuple[str, ...]:
 
 def with_polynomials(func: PrimFunc, target: KernelTarget) -> PrimFunc:
     """Replace the elementary float32 functions in `func`."""
-    body = _Writer(target).written(func.body)
+    writer = _Writer(target)
+    if not any(getattr(c.op, "name", "") in writer.forms for c in collect(func.body, ir.Call)):
+        return func
+    body = writer.written(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
 
 

@@ -23,7 +23,7 @@ def with_joined_products(func: PrimFunc) -> PrimFunc:
     """Replace float32 `s = s + a * b` in `func` by a call to the intrinsic `mlaf`."""
 
     def joined(store: Any) -> Any:
-        if not is_mac(store) or dtype_of(store.value) != "float32":
+        if dtype_of(store.value) != "float32" or not is_mac(store):
             return store
         own, product = store.value.a, store.value.b
         own, product = (own, product) if is_own(own, store) else (product, own)

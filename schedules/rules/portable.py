@@ -30,7 +30,8 @@ def portable(func: PrimFunc, words: bool) -> PrimFunc:
     `words`: whether operations named in `WORDS` become calls of functions in `WORDS_FILE`.
     """
     changed = _with_words if words else _expanded
-    return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, changed), func.ret_type, func.attrs)
+    body = tir.replace(func.body, ir.Call, changed)
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _with_words(call: Any) -> Any:
