@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-
 from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.tir import (
@@ -28,7 +26,6 @@ from tvm_cascade.schedules.tir import (
 )
 from tvm_cascade.schedules.tir.elementary import FORMS, Rewriter
 
-ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 IN_VECTORS = ("exp", "sigmoid", "tanh", "erf")  # the logarithm compares, which keeps loops from vectors (`tir.nan`)
 _NAMES = (*IN_VECTORS, "log")  # the sine and the cosine compute in float64
 
