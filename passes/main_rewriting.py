@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -60,6 +60,7 @@ class Rewriting:
         self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
         self.renamed: dict[Value, Value] = {}  # variables of the old function -> values of the new one
         self.stored: dict[Value, Stored] = {}  # real numbers of the new function -> the integers that stand for them
+        self.moves: dict[tuple[Value, str, tuple[int, ...]], Value] = {}  # by value, operator, and its axes or shape
 
     def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
         """Return the module with the new `main`, without dead code. Attributes stay, and parameters too unless `params` are
@@ -92,6 +93,13 @@ class Rewriting:
         made = self.bb.emit(stored.reals)
         self.stored[made] = stored
         return made
+
+    def _once(self, move: Callable[[Value, list[int]], Value], value: Value, numbers: Sequence[int]) -> Value:
+        """Emit `move(value, numbers)`, such as a reshape to a shape; return the one emitted before for the same value."""
+        key = (value, move.__name__, tuple(numbers))
+        if key not in self.moves:
+            self.moves[key] = self.bb.emit(move(value, list(numbers)))
+        return self.moves[key]
 
     def _bind(self, var: Value, value: Value) -> None:
         raise NotImplementedError

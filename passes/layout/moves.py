@@ -140,7 +140,7 @@ class Moves(Rewriting):
         moved = [axis for axis in order if shape[axis] != 1]
         if moved == sorted(moved):  # elements stay where they are
             return self._reshaped(value, [shape[axis] for axis in order])
-        return self.bb.emit(relax.op.permute_dims(value, list(order)))
+        return self._once(relax.op.permute_dims, value, order)
 
     def _rearranged(self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None) -> Value:
         """Return `move(value)`, applied to stored integers if `Stored.moved` allows it."""
@@ -231,7 +231,7 @@ class Moves(Rewriting):
         data = constant_of(value)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
-        return self.bb.emit(relax.op.reshape(value, list(shape)))
+        return self._once(relax.op.reshape, value, shape)
 
     def _permute(self, call: Value) -> Placed:
         axes = call.attrs.axes

@@ -120,7 +120,7 @@ class Reshaping(Rewriting):
         stored = self.stored.get(value)
         if stored is not None and stored.scales == 1 and constant_of(stored.tensor) is None:
             return self._real(stored.along(self._reshaped(stored.tensor, shape)))
-        return self.bb.emit(relax.op.reshape(value, list(shape)))
+        return self._once(relax.op.reshape, value, shape)
 
     # operators: the widened call, None where there is no rule --------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorE
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.main_rewriting import bindings_of, name_of, shape_of
 from tvm_cascade.testing.reference import Compiled
 
 pytestmark = pytest.mark.torch
@@ -255,6 +256,46 @@ def test_layers_of_rank_three_become_integers(tmp_path: Path) -> None:
     run = Compiled(lowered)
     x = np.random.default_rng(0).standard_normal((1, 4, 8)).astype("float32")
     assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.05 * 1.01
+
+
+def test_a_pool_beside_a_convolution_shares_its_integers(tmp_path: Path) -> None:
+    """A signal that PT2E quantizes by two scales, for a pool and for convolutions: it is turned channels last once."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, nn = torch.ops.quantized_decomposed, torch.nn.functional
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = torch.Generator().manual_seed(0)
+            self.register_buffer("w", torch.randint(-127, 128, (3, 4, 4, 3), generator=made).to(torch.int8))
+
+        def stored(self, x: Any, scale: float, zero: int, times: int = 1) -> Any:
+            how = scale, zero, -128, 127, torch.int8
+            x = ops.quantize_per_tensor(x, *how)
+            reals = [ops.dequantize_per_tensor(x, *how) for _ in range(times)]
+            return reals if times > 1 else reals[0]
+
+        def convolved(self, x: Any, k: int) -> Any:
+            w = ops.dequantize_per_tensor(self.w[k], 0.005, 0, -127, 127, torch.int8)
+            return self.stored(nn.relu(nn.conv1d(x, w, padding=1)), 0.03, -128)
+
+        def forward(self, x: Any) -> Any:
+            x = self.stored(nn.hardtanh(self.stored(x, 0.021, 5)), 0.008, 1, 3)
+            pooled = self.stored(nn.max_pool1d(self.stored(x[2], 0.0085, -3), 3, 1, 1), 0.0085, -3)
+            made = (self.convolved(x[0], 0), self.convolved(x[1], 1), self.convolved(pooled, 2))
+            return self.stored(torch.cat(made, 1), 0.03, -128)
+
+    plain = _export(tmp_path / "q.pt2", Network(), 1, 4, 16)
+    read = load(tmp_path / "q.pt2")
+    moves = [b.value for b in bindings_of(read["main"]) if name_of(b.value) == "permute_dims"]
+    assert [shape_of(m) for m in moves] == [(1, 1, 16, 4), (1, 12, 1, 16)]  # of the signal, and of the result
+    lowered = _LOWER(read)
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    run = Compiled(lowered)
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((1, 4, 16)).astype("float32")
+        assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.03 * 1.01
 
 
 def test_nearest_pixels_of_symbolic_sizes(tmp_path: Path) -> None:

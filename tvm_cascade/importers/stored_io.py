@@ -17,6 +17,7 @@ import tvm
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.passes.islands.stored import Stored
+from tvm_cascade.passes.later_requantize import with_later_requantize
 from tvm_cascade.passes.main_rewriting import Rewriting, Value, bindings_of, name_of, relax
 from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
@@ -34,7 +35,8 @@ def store_io(mod: tvm.IRModule) -> tvm.IRModule:
     if not any(storing.inputs) and not any(storing.outputs):
         raise UsageError("no float input of the model is only quantized, and no float output only dequantized")
     inputs, outputs = _replaced(spec.inputs, storing.inputs), _replaced(spec.outputs, storing.outputs)
-    return attach(storing.run(storing.params), replace(spec, inputs=inputs, outputs=outputs))
+    made = with_later_requantize(storing.run(storing.params))
+    return attach(made, replace(spec, inputs=inputs, outputs=outputs))
 
 
 class _Storing(Rewriting):

@@ -43,6 +43,7 @@ from tvm_cascade.passes.earlier_quantize import with_earlier_quantize
 from tvm_cascade.passes.folded_pads import with_folded_pads
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.last_steps import with_last_steps
+from tvm_cascade.passes.later_requantize import with_later_requantize
 from tvm_cascade.passes.layout.channels_last import to_channels_last
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.passes.main_rewriting import bindings_of, is_quantized
@@ -125,7 +126,7 @@ def load_model(
             check_scales(path, imported)
         imported = with_folded_pads(imported)
         if is_quantized(imported):
-            imported = with_earlier_quantize(to_channels_last(store_biases(imported)))
+            imported = with_later_requantize(with_earlier_quantize(to_channels_last(store_biases(imported))))
         finished = _finished(path, file, imported, _Outputs(path, model, shapes, values))
         read = with_small_floats(finished, small_kinds(given))
         return read if wide is given else with_small_weights(read)
