@@ -75,8 +75,8 @@ def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tupl
 
 
 def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, Layout]]:
-    """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator, and of
-    one operator those on a signal)."""
+    """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator or go along a
+    signal, and of one operator those on a signal)."""
     n = len(graph.ops)
     tables = AccessTables(graph, (), options.accumulators)
     for order in permutations(range(n)):
@@ -94,7 +94,9 @@ def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, 
 def by_pixels(costs: SegmentCosts, i: int, j: int) -> bool:
     members, graph = costs.members(i, j), costs.tables.graph
     alone = [graph.tensors[t] for o in members[:1] for t in graph.ops[o].outputs]
-    return costs.one_sink(i, j) if len(members) > 1 else all(t.rows == 1 < t.columns for t in alone)
+    if len(members) > 1:
+        return costs.one_sink(i, j) or costs.along_signal(i, j)
+    return all(t.rows == 1 < t.columns for t in alone)
 
 
 def brute_force(graph: Graph, options: PlanOptions, known: int) -> int:
@@ -136,6 +138,15 @@ def test_an_operator_on_a_signal_trails_its_input_pixel_by_pixel() -> None:
     plan = cascade(graph, rows_alone(pixels=True))
     validate(plan)
     assert plan.peak == 96 * 16 + 4  # in one step of the whole row: 96 * (16 + 4)
+
+
+def test_a_signal_of_several_results_runs_pixel_by_pixel() -> None:
+    b = Builder()
+    wide = b.conv(b.input(1, 96, 2), 32)
+    graph = b.finish(b.conv(wide, 1), b.conv(wide, 1))
+    plan = cascade(graph, rows_alone(pixels=True))
+    validate(plan)
+    assert plan.peak < 96 * (2 + 1 + 1) + 4 * 32  # input and results, some pixels of the map between: 3,072 bytes
 
 
 SIGNALS = [seed for seed in range(24) if len(tiny_signal(seed).ops) <= 4]

@@ -72,13 +72,14 @@ class Search:
     def interleavings(self, i: int, j: int, cap: int = INFEASIBLE) -> Iterator[Interleaving]:
         """Yield interleavings without stripes to try for [i, j), coarse first.
 
-        Only the coarsest if the segment has several sinks or is long. Pixel tiles with too much scratch are left out;
-        whole rows are always possible. Interleavings that need more than `cap` bytes may be missing. A single operator
-        runs by whole rows, and along a signal by the fewest pixels, for an output that follows a dying input closely.
+        Only the coarsest if the segment is long, or has several sinks and maps of several rows: along a signal whole
+        rows keep no ring. Pixel tiles with too much scratch are left out; whole rows are always possible. Interleavings
+        that need more than `cap` bytes may be missing. A single operator runs by whole rows, and along a signal by the
+        fewest pixels, for an output that follows a dying input closely.
         """
-        count, tried = len(self.costs.members(i, j)), 0
+        costs, count, tried = self.costs, len(self.costs.members(i, j)), 0
         for interleaving in self._interleavings if count > 1 else self._of_one(i, j):
-            if tried and (count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j)):
+            if tried and (count > LONGEST_BY_PIXELS or not (costs.one_sink(i, j) or costs.along_signal(i, j))):
                 return
             if tried and self.lower_bounds.plain(interleaving.tile)[i, j] > cap:
                 continue

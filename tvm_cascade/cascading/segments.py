@@ -117,6 +117,10 @@ class SegmentCosts:
         """Test whether the last operator of [i, j) is the only sink."""
         return sum(self.first_reader[o] >= j for o in self.members(i, j)) <= 1
 
+    def along_signal(self, i: int, j: int) -> bool:
+        """Test whether all maps written in [i, j) have a single row: steps of whole rows then keep no ring."""
+        return all(self.tables.tensor_rows[t] == 1 for o in self.members(i, j) for t in self.tables.written(o))
+
     @cached_property
     def first_reader(self) -> dict[int, int]:
         """Return, for each operator and source, the position of the first reading operator; the end for none."""
@@ -205,8 +209,8 @@ class SegmentCosts:
         scratch = self.scratch_bytes(i, j, interleaving)
         if scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
-        signal = all(self.tables.tensor_rows[t] == 1 for o in self.members(i, j) for t in self.tables.written(o))
-        most, least = self.exact_apart(i, j, interleaving), scratch * (_SIGNAL_SHARE if signal else SCRATCH_SHARE)
+        share = _SIGNAL_SHARE if self.along_signal(i, j) else SCRATCH_SHARE
+        most, least = self.exact_apart(i, j, interleaving), scratch * share
         return least <= most and (
             least <= most - self.most_shared(i, j) or least <= self.exact_cost(i, j, interleaving)
         )
