@@ -56,14 +56,14 @@ def _flat(buffer: Any, indices: Any, env: Any) -> np.ndarray:
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
-    """Return positions of inputs that the only output may overwrite: same shape and item size, read only at the written
-    index.
+    """Return positions of inputs that the only output may overwrite: same shape and item size, read at the written index,
+    and before that at most along the last axis of the same row, as softmax and normalizations do.
 
     An unread input, as after a clamp to a constant, does not count: nothing tells which rows correspond.
     """
     outputs = tir.outputs_of(func)
     blocks = [r.block for r in tir.leaf_blocks(func)]
-    if len(outputs) != 1 or any(b.init is not None for b in blocks):
+    if len(outputs) != 1 or any(b.init is not None and _target(b).buffer.same_as(outputs[0]) for b in blocks):
         return ()
     candidates = [
         i
@@ -71,15 +71,30 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
         if tir.shape_of(x) == tir.shape_of(outputs[0])
         and ITEM_BYTES.get(tir.dtype_of(x)) == ITEM_BYTES.get(tir.dtype_of(outputs[0]))
     ]
+    rank = len(tir.shape_of(outputs[0]))
     read, elsewhere, inputs = set(), set(), set(func.params)
     for block in blocks:
-        target = tir.stores(block.body)[0]
+        target = _target(block)
         for load in tir.collect(block.body, ir.TensorLoad):
-            same = len(load.indices) == len(target.indices) and all(
-                extent == 1 or tvm_ffi.structural_equal(a, b)
-                for a, b, extent in zip(load.indices, target.indices, tir.shape_of(load.source), strict=True)
-            )
-            if not same and load.source not in inputs:
-                return ()
-            (read if same else elsewhere).add(load.source)
+            if _alike(load, target, len(load.indices)) and len(load.indices) == len(target.indices):
+                read.add(load.source)
+                continue
+            known = load.source in inputs
+            before = not known or not target.buffer.same_as(outputs[0])
+            by_rows = rank - 1 <= min(len(load.indices), len(target.indices)) and _alike(load, target, rank - 1)
+            if not (before and by_rows):
+                if not known:
+                    return ()
+                elsewhere.add(load.source)
     return tuple(i for i in candidates if func.params[i] in read - elsewhere)
+
+
+def _target(block: Any) -> Any:
+    """Return a block's store."""
+    return tir.stores(block.body)[0]
+
+
+def _alike(load: Any, target: Any, axes: int) -> bool:
+    """Test whether a load and a store have the same indices on the first axes; axes of one element count as the same."""
+    indices = zip(load.indices, target.indices, tir.shape_of(load.source), strict=False)
+    return all(d == 1 or tvm_ffi.structural_equal(a, b) for a, b, d in list(indices)[:axes])

@@ -14,6 +14,7 @@ import tvm
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.output_scratch import in_outputs
 from tvm_cascade.schedules.kernels.spec import IGNORES_NAN, ignores_nan
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, ir, sequence, sym, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
@@ -124,8 +125,8 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     lowered = split_conditions(conditions_to_bounds(made.staged(func)))
     lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
     outputs = tir.outputs_of(lowered)
-    body = made.cut(lowered, outputs)
     activations = len(made.access.windows)
+    body = in_outputs(made.cut(lowered, outputs), lowered.params[:activations], outputs)
     for i, source in enumerate(lowered.params[:activations]):
         made.input(i, source)
     for i, source in enumerate(lowered.params[activations : len(lowered.params) - len(outputs)]):

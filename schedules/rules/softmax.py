@@ -188,14 +188,22 @@ class _Vectors(_Scalar):
         )
 
     def finish(self, at: Value, to: Value, top: Value, scale: Value, shift: Value) -> None:
-        k, info = self.k, np.iinfo(self.op.out_dtype)
-        down = k.let(0 - shift, "down")
+        k, down = self.k, self.k.let(0 - shift, "down")
+        left = self.op.classes % LANES
+        last = i32(self.op.classes - LANES)
+        ahead = self.gathered(at, last, top) if left else None  # the output may lie where the input is
+        with k.loop(self.op.classes // LANES, "i") as i:
+            self.put_quotients(to + i * LANES, self.gathered(at, i * LANES, top), scale, down)
+        if ahead is not None:
+            self.put_quotients(to + last, ahead, scale, down)
 
-        for place in self.overlapped(LANES):
-            high = high_lanes(k, self.gathered(at, place, top), splat(scale))
-            moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
-            value: Value = tirx.min(moved, splat(int(info.max)))
-            put(k, self.out, to + place, value.astype(f"{self.op.out_dtype}x4"), LANES)
+    def put_quotients(self, place: Value, e: Value, scale: Value, down: Value) -> None:
+        """Store the quotients of four exponentials from `place` on."""
+        k, info = self.k, np.iinfo(self.op.out_dtype)
+        high = high_lanes(k, e, splat(scale))
+        moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
+        value: Value = tirx.min(moved, splat(int(info.max)))
+        put(k, self.out, place, value.astype(f"{self.op.out_dtype}x4"), LANES)
 
     def overlapped(self, lanes: int) -> Iterator[Value]:
         """Yield start indices of vectors with `lanes` lanes that cover the row; the last may overlap the previous

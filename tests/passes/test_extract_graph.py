@@ -218,7 +218,7 @@ def test_in_place_candidates() -> None:
         scaled = b.emit(relax.op.multiply(z, relax.const(np.ones((1, 1, 1, 4), "float32"))))
         pooled = b.emit(relax.op.mean(scaled, axis=[1, 2], keepdims=True))
         wide = b.emit(relax.op.add(pooled, scaled))
-        return b.emit(relax.op.nn.softmax(wide, axis=-1))
+        return b.emit(relax.op.nn.softmax(b.emit(relax.op.nn.softmax(wide, axis=1)), axis=-1))
 
     extracted = extract_graph(small(build))
     by_kind = [(op.kind, op.in_place) for op in extracted.graph.ops]
@@ -228,10 +228,11 @@ def test_in_place_candidates() -> None:
         ("multiply", (0,)),
         ("mean", ()),
         ("add", (1,)),
-        ("softmax", ()),
+        ("softmax", ()),  # over rows
+        ("softmax", (0,)),
     ]
     assert extracted.graph.ops[2].weight_bytes == 16
-    assert len({op.name for op in extracted.graph.ops}) == 6
+    assert len({op.name for op in extracted.graph.ops}) == 7
 
 
 def test_outputs_that_no_operator_writes() -> None:
