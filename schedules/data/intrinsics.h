@@ -41,6 +41,15 @@ TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { int32_t r; __asm("lsl %0, %1, %
 TC_INLINE int32_t tc_asr(int32_t a, int32_t b) { return a >> (b & 31); }
 TC_INLINE int32_t tc_lsl(int32_t a, int32_t b) { return (int32_t)((uint32_t)a << (b & 31)); }
 #endif
+/* the bits in reverse order */
+#if defined(__GNUC__) && defined(__thumb2__)
+TC_INLINE int32_t tc_rbit(int32_t a) { int32_t r; __asm("rbit %0, %1" : "=r"(r) : "r"(a)); return r; }
+#else
+TC_INLINE int32_t tc_rbit(int32_t a) {
+    uint32_t r = 0;
+    for (int i = 0; i < 32; ++i) { r = (r << 1) | ((uint32_t)a >> i & 1u); }
+    return (int32_t)r; }
+#endif
 /* a number that is seldom another one than zero */
 #if defined(__GNUC__)
 TC_INLINE int32_t tc_rare(int32_t a) { return (int32_t)__builtin_expect(a, 0); }

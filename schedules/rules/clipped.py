@@ -100,7 +100,7 @@ class Clipped(ConvRow):
         cut = tirx.Or(tirx.GT(self.r0, i32(0)), tirx.LT(self.r1, i32(rows)))
         if pixels == 1:
             cut = tirx.Or(cut, tirx.LT(group.k1 - group.k0, i32(columns)))
-        weights = 0 if self.blocking.coded else channel * self.taps
+        weights = self.weights_of(channel)
         with k.when(cut):
             sums = k.local(size, "padding")
             for j in range(size):

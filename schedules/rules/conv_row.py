@@ -25,7 +25,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.storage import CODED, Storage
 from tvm_cascade.schedules.rules import geometry, parts
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
-from tvm_cascade.schedules.rules.coded import Decoder, encoded
+from tvm_cascade.schedules.rules.coded import Decoder, encoded, first_weight
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -87,7 +87,9 @@ class ConvRow(ABC):
         packed = np.concatenate(weights) if summed else weights[0]
         constants = (encoded(packed) if blocking.coded else packed, self.pack_table(), *parts.tables_of(conv))
         gathered = parts.gathered_bytes(conv, blocking.pixels)
-        scratch = self._span_channels * self.taps * packed.itemsize if blocking.coded else gathered
+        if blocking.coded:
+            self.offset = first_weight(str(packed.dtype))
+        scratch = (self._span_channels * self.taps + self.offset) * packed.itemsize if blocking.coded else gathered
         self.k = k = KernelBuilder(self.input_types(), constants, [conv.out_dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if gathered else None
         self.decoder = Decoder(k, k.constants[0], k.scratch, str(packed.dtype)) if blocking.coded else None
@@ -294,7 +296,7 @@ class ConvRow(ABC):
         column = self.column(group, x, nth) if self.gather is None else 0
         runs = g.kernel[1] if self.conv.non_contiguous else 1  # of a kernel row
         stride = self.length * self.packed(size)
-        weights = (0 if self.blocking.coded else channel * self.taps) + self.offset
+        weights = self.weights_of(channel)
         if self.written_out:
             for r, row in enumerate(self.rows):
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
@@ -341,7 +343,7 @@ class ConvRow(ABC):
         cut += [(self.r1, g.kernel[0])] if any(r[1] < g.kernel[0] for r in g.rows) else []
         if not cut:
             return
-        stride, weights = self.length * self.packed(size), 0 if self.blocking.coded else channel * self.taps
+        stride, weights = self.length * self.packed(size), self.weights_of(channel)
         with k.when(reduce(tirx.Or, [tirx.LT(i32(start), i32(stop)) for start, stop in cut])):
             sums = k.local(size, "padding")
             for j in range(size):
@@ -385,6 +387,10 @@ class ConvRow(ABC):
         packed = self.packed(size)
         block = weights + j // packed * (self.taps * packed)
         return block + tap * packed + j % packed * self.group
+
+    def weights_of(self, channel: Value) -> Value:
+        """Return the index in `w` of the weights of a block that begins with a channel."""
+        return (0 if self.blocking.coded else channel * self.taps) + self.offset
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
         """Return the index in `w` of a tap's weight for the block's channel `j`."""

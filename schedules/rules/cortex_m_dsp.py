@@ -273,7 +273,9 @@ def conv_variants(
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
     clipped, rows = small and is_clipped(conv, Conv.group), max(conv.window.tile_rows, 1)
-    usual, column, *others = (replace(b, narrow=small) for b in (CLIPPED if clipped else BLOCKING, COLUMN, *OTHERS))
+    usual, column, *others = (
+        replace(b, narrow=small or coded) for b in (CLIPPED if clipped else BLOCKING, COLUMN, *OTHERS)
+    )
     if coded:
         blockings = (replace(b, coded=True) for b in ([usual] if clipped else [usual, *others]))
         return [Variant(f"conv {b.name}", partial(conv2d, conv, b, clipped=clipped), rows) for b in blockings]

@@ -187,7 +187,7 @@ def conv_variants(
         blockings = [replace(b, coded=True) for b in (usual, *_SMALL)]
     elif clipped:
         blockings = [replace(usual, unroll=usual.step)]
-    made, kind = dict.fromkeys(replace(b, narrow=small) for b in blockings), "clipped" if clipped else "conv"
+    made, kind = dict.fromkeys(replace(b, narrow=small or coded) for b in blockings), "clipped" if clipped else "conv"
     return [Variant(f"{kind} {b.name}", partial(conv2d, conv, b, clipped=clipped), rows_a_call) for b in made]
 
 

@@ -109,6 +109,13 @@ class Builder:
         if body:
             self.add(tirx.IfThenElse(condition, sequence(body), None))
 
+    @contextmanager
+    def repeated(self, condition: Value) -> Iterator[None]:
+        """Open `while condition`."""
+        self._blocks.append([])
+        yield
+        self.add(tirx.While(condition, sequence(self._blocks.pop())))
+
     def statements(self) -> list[Stmt]:
         assert len(self._blocks) == 1
         return self._blocks[0]

@@ -166,6 +166,7 @@ INTRINSICS = (
     Intrinsic("lsl", lambda a, b: a << _shift(b)),
     Intrinsic("upper_nibbles", lambda a: _upper_nibbles(a)),
     Intrinsic("lower_nibbles", lambda a: _upper_nibbles(a << tirx.const(4, "int32"))),
+    Intrinsic("rbit", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.bitreverse", a)),
     Intrinsic("rare", lambda a: a),
     Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),

@@ -1,9 +1,12 @@
-"""Prefix codes of bytes, short enough for a kernel to decode by a table of 256 bytes.
+"""Prefix codes of bytes, short enough for a kernel to decode by a table of 512 bytes.
 
 Each value of a code has up to `BITS` bits, so that the next `BITS` bits of a stream are the index of a table entry: a value
 and the length of its code. Rare values share one code, the escape, and follow it as eight plain bits. Lengths are the best
 under that limit (package-merge: Larmore and Hirschberg, Journal of the ACM 37(3), 1990); the values behind the escape are those
-that make the stream shortest. Streams begin with the lowest bit of the first byte.
+that make stream and head shortest. Streams begin with the lowest bit of the first byte.
+
+Codes are canonical, so a head says the table: which code is the escape, how many codes have each length, and the values by
+length. Read from the first bit as the highest, codes are numbers of `BITS` bits that rise with the length.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from functools import lru_cache
 
 import numpy as np
 
-BITS = 7  # of a code, at most
-ESCAPE = 128  # in the low byte of an entry: eight plain bits follow
+BITS = 8  # of a code, at most
+HEAD = BITS + 1  # bytes in front of a head's values
+ESCAPE = 128  # in the low byte of an entry, beside the length: eight plain bits follow
 TABLE_BYTES = 2 << BITS
 BEHIND = 4  # bytes behind a stream that a decoder may read: it loads words
 _PLAIN = 8
+_ESCAPED = 256  # the escape, among values
+_MOST_KEPT = 254  # values with codes of their own: with the escape as many as a byte counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,29 +39,27 @@ class PrefixCode:
         """Return the bits that each value takes in a stream, [256]."""
         return np.where(self.lengths > 0, self.lengths, self.escape + _PLAIN)
 
+    @property
+    def by_length(self) -> list[tuple[int, int]]:
+        """Return length and value of each code, 256 for the escape, the shortest first."""
+        lengths = [*(int(n) for n in self.lengths), self.escape]
+        return sorted((length, value) for value, length in enumerate(lengths) if length)
+
+    @property
+    def head(self) -> np.ndarray:
+        """Return the code as a kernel reads it, uint8."""
+        lengths, values = (list(part) for part in zip(*self.by_length, strict=True))
+        escape = values.index(_ESCAPED) if self.escape else len(values)
+        counts = np.bincount(lengths, minlength=BITS + 1)[1:]
+        return np.concatenate([[escape], counts, np.array(values) % _ESCAPED]).astype(np.uint8)
+
     def words(self) -> tuple[np.ndarray, int]:
         """Return the bits in each value's code, lowest first, and in the escape's code."""
-        every = [
-            *((int(n), v) for v, n in enumerate(self.lengths) if n),
-            *([(self.escape, 256)] if self.escape else []),
-        ]
-        found, code, before = np.zeros(257, np.int64), 0, 0
-        for length, value in sorted(every):  # canonical: codes of a length are consecutive numbers
-            code <<= length - before
-            found[value] = int(f"{code:0{length}b}"[::-1], 2)
-            code, before = code + 1, length
-        return found[:256], int(found[256])
-
-    def table(self) -> np.ndarray:
-        """Return the decoder's table, int16 [2 ** BITS]: the value in the high byte, bits and `ESCAPE` in the low byte."""
-        words, escape = self.words()
-        made = np.zeros(1 << BITS, np.uint16)
-        for value in np.flatnonzero(self.lengths):
-            length = int(self.lengths[value])
-            made[int(words[value]) :: 1 << length] = int(value) << 8 | length
-        if self.escape:
-            made[escape :: 1 << self.escape] = self.escape | ESCAPE
-        return made.view(np.int16)
+        found, place = np.zeros(_ESCAPED + 1, np.int64), 0
+        for length, value in self.by_length:
+            found[value] = int(f"{place:0{BITS}b}"[::-1], 2)
+            place += 1 << BITS >> length
+        return found[:_ESCAPED], int(found[_ESCAPED])
 
     def encoded(self, values: np.ndarray) -> np.ndarray:
         """Encode bytes, uint8, as a stream, uint8, with `BEHIND` zeros at its end."""
@@ -69,14 +73,33 @@ class PrefixCode:
 
 @lru_cache(maxsize=256)  # every form of a layer's kernel asks again
 def best_code(numbers: bytes) -> PrefixCode:
-    """Find the code with the shortest stream for bytes that occur as often as `numbers` says (int64 [256]); at least two
-    different ones occur.
+    """Find the code with the fewest bytes of head and stream for bytes that occur as often as `numbers` says (int64 [256]);
+    at least two different ones occur.
     """
     counts = np.frombuffer(numbers, np.int64)
     order = np.argsort(-counts, kind="stable")
+    best, least = None, np.inf
+    bounds = _least_bits(counts[order])
+    for index in np.argsort(bounds, kind="stable"):
+        if bounds[index] >= least:
+            break
+        code = _with_kept(counts, order, int(index) + 1)
+        bits = np.inf if code is None else int(counts @ code.bits) + _PLAIN * code.head.size
+        if bits < least:
+            best, least = code, bits
+    assert best is not None
+    return best
+
+
+def _least_bits(counts: np.ndarray) -> np.ndarray:
+    """Bound the bits of head and stream from below by the entropy, with 1, 2, ... of the commonest values kept. `counts`
+    falls.
+    """
     used = int((counts > 0).sum())
-    tried = [_with_kept(counts, order, kept) for kept in range(1, min(used, 1 << BITS) + 1)]
-    return min((code for code in tried if code is not None), key=lambda code: int(counts @ code.bits))
+    kept = np.arange(1, min(used, _MOST_KEPT) + 1)
+    rest = counts.sum() - np.cumsum(counts)[kept - 1]
+    logs = np.cumsum(counts[:used] * np.log2(counts[:used]))[kept - 1] + rest * np.log2(np.maximum(rest, 1))
+    return counts.sum() * np.log2(counts.sum()) - logs + _PLAIN * (rest + kept + HEAD)
 
 
 def _with_kept(counts: np.ndarray, order: np.ndarray, kept: int) -> PrefixCode | None:
