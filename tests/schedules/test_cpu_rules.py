@@ -7,13 +7,15 @@ import os
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from tvm_cascade import frontend
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -108,6 +110,16 @@ CASES = {
     "packed": ((1, 16, 14, 14), convolution(16, 32, 3, 1), ("pointwise", "convolution", "winograd")),
     "five taps": ((1, 32, 9, 7), convolution(32, 16, 5, 2), ("pointwise", "convolution")),
     "depthwise": ((1, 16, 7, 7), convolution(16, 16, 3, 2, 16), ("pointwise", "convolution", "vectors_of_channels")),
+    "depthwise in parts": (
+        (1, 16, 40, 96),
+        convolution(16, 16, 5, 1, 16),
+        ("pointwise", "convolution", "vectors_of_channels"),
+    ),
+    "depthwise of prime rows": (
+        (1, 16, 61, 90),
+        convolution(16, 16, 3, 2, 16),
+        ("pointwise", "convolution", "vectors_of_channels"),
+    ),
     "plain depthwise": ((1, 5, 3, 2), convolution(5, 5, 5, 1, 5), ("pointwise", "convolution", "window")),
     "two groups": ((1, 6, 5, 5), convolution(6, 4, 3, 1, 2), ("pointwise", "convolution", "window")),
     "packed pool": ((1, 16, 7, 7), pool("MaxPool", 16, **WINDOW), ("pointwise", "convolution", "vectors_of_channels")),
@@ -180,6 +192,31 @@ def test_a_padded_max_pool_of_packed_channels_copies_no_tensor(window: Any, tmp_
     (got,) = Session(compile_stages(staged)).run(x)
     wanted = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1)])
+def test_depthwise_convolutions_copy_few_rows_at_once(window: int, stride: int, tmp_path: Path) -> None:
+    """32 channels of 112 x 112 take 1.6 MB; what is padded at once stays in a core's cache."""
+    writer, path = Writer(), tmp_path / "model.onnx"
+    onnx.save(writer.model((1, 32, 112, 112), convolution(32, 32, window, stride, 32)(writer)), path)
+    net = stage_network(frontend.load(path), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 1)), Options(variant="sequential")).schedule
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1))
+    (kernel,) = [f for f in staged.functions.values() if "group_conv2d" in f.script() or "taps_acc" in f.script()]
+    passes = s_tir.transform
+    compact = tvm.transform.Sequential(
+        [
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.CompactBufferAllocation(),
+        ]
+    )
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(compact(tvm.IRModule({"main": kernel}))["main"].body, (s_tir.SBlock, blocks.append))
+    (pad,) = [b for block in blocks for b in block.alloc_buffers if "pad" in b.name]
+    rows, wide, lanes = (int(d) for d in pad.ty.shape[2:])
+    assert wide >= 112 and lanes == 16 and window < rows < 24
+    assert 4 * prod(int(d) for d in pad.ty.shape) <= 5 << 14
 
 
 def test_no_condition_stands_in_the_loop_over_pixels(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
 LOG = logging.getLogger("tvm_cascade")
 _MOST_TAPS = 25  # of a window whose loops are unrolled
+_COPIED = 1 << 16  # bytes of padded rows that are copied at once: they stay in the cache of a core
 _PAIR = 2  # rows of weights of 4 bits in a byte
 
 
@@ -269,16 +270,24 @@ def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
     if name_of(sch, last) == name_of(sch, acc):
         last = sch.cache_write(acc, 0, "global")
     pads = [b for b in inner_blocks(sch) if is_pad(sch, b, name_of(sch, acc))]
-    for pad in pads:
-        _pack_pad(sch, pad, parallel)
+    packed = [_is_packed(sch, pad) for pad in pads]
+    for pad, done in zip(pads, packed, strict=True):
+        if not done:
+            sch.transform_layout(pad, ("write", 0), lambda n, c, y, x: (n, c // LANES, y, x, c % LANES))
     n, c, *rest = sch.get_loops(last)
     if _is_packed(sch, last):
         *rest, lane = rest
     else:
         c, lane = sch.split(c, [None, LANES])
         sch.reorder(n, c, *rest, lane)
+    if pads:
+        rest[:1] = sch.split(rest[0], [None, max(_padded_rows(sch, pad, extent(sch, rest[0])) for pad in pads)])
     loops = (n, c, *rest)
     sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
+    for pad, done in zip(pads, packed, strict=True):
+        sch.compute_at(pad, loops[2], preserve_unit_loops=True)
+        *_, lanes = sch.get_loops(pad) if done else _lanes_last(sch, pad)
+        sch.vectorize(lanes)
     axes, inside = iter_kinds(sch, acc), sch.get_loops(acc)[len(loops) :]
     channels = inside[4 if _is_packed(sch, acc) else 1]
     taps = inside[axes.count(False) :]
@@ -301,16 +310,18 @@ def _touches_packed(sch: Schedule, block) -> bool:
     )
 
 
-def _pack_pad(sch: Schedule, pad, parallel: bool) -> None:
-    """Pack the padded copy of a tensor."""
-    if not _is_packed(sch, pad):
-        sch.transform_layout(pad, ("write", 0), lambda n, c, y, x: (n, c // LANES, y, x, c % LANES))
-        n, c, y, x = sch.get_loops(pad)
-        c, lane = sch.split(c, [None, LANES])
-        sch.reorder(n, c, y, x, lane)
-    loops = sch.get_loops(pad)
-    sch.vectorize(loops[-1])
-    share(sch, loops[:3], parallel)
+def _padded_rows(sch: Schedule, pad, rows: int) -> int:
+    """Return how many of `rows` rows of outputs are computed from one padded copy of the rows that they read."""
+    _, _, high, wide, lanes = (int(d) for d in sch.get(pad).writes[0].source.ty.shape)
+    most = _COPIED // (4 * wide * lanes * -(-high // rows))
+    return max(n for n in range(1, rows + 1) if n == 1 or (rows % n == 0 and n <= most))
+
+
+def _lanes_last(sch: Schedule, pad) -> list[Any]:
+    """Reorder loops over channels, rows and columns: channels become the last."""
+    *_, c, y, x = sch.get_loops(pad)
+    sch.reorder(y, x, c)
+    return [y, x, c]
 
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:
