@@ -112,6 +112,10 @@ TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) {
     int32_t r; __asm("sxtab16 %0, %1, %2" : "=r"(r) : "r"(a), "r"(b)); return r; }
 TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
     int32_t r; __asm("sxtab16 %0, %1, %2, ror #8" : "=r"(r) : "r"(a), "r"(b)); return r; }
+TC_INLINE int32_t tc_uxtab16(int32_t a, int32_t b) {
+    int32_t r; __asm("uxtab16 %0, %1, %2" : "=r"(r) : "r"(a), "r"(b)); return r; }
+TC_INLINE int32_t tc_uxtab16_ror8(int32_t a, int32_t b) {
+    int32_t r; __asm("uxtab16 %0, %1, %2, ror #8" : "=r"(r) : "r"(a), "r"(b)); return r; }
 TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
 TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
 TC_ASM2(tc_uxtb16, "uxtb16 %0, %1")
@@ -144,6 +148,12 @@ TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) {
 }
 TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
     return tc_pair((int16_t)(tc_top(a) + (int8_t)((b >> 24) & 0xff)), (int16_t)(tc_low(a) + (int8_t)((b >> 8) & 0xff)));
+}
+TC_INLINE int32_t tc_uxtab16(int32_t a, int32_t b) {
+    return tc_pair(tc_top(a) + ((b >> 16) & 0xff), tc_low(a) + (b & 0xff));
+}
+TC_INLINE int32_t tc_uxtab16_ror8(int32_t a, int32_t b) {
+    return tc_pair(tc_top(a) + ((b >> 24) & 0xff), tc_low(a) + ((b >> 8) & 0xff));
 }
 TC_INLINE int32_t tc_uxtb16(int32_t a) { return a & 0x00ff00ff; }
 TC_INLINE int32_t tc_uxtb16_ror8(int32_t a) { return (int32_t)(((uint32_t)a >> 8) & 0x00ff00ffu); }

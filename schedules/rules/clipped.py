@@ -5,9 +5,10 @@ Other row kernels have a section for every set of valid kernel columns, and a bi
     blocks of pixels with whole windows, all columns of which are valid;
     then single pixels: those whose windows are cut at the left or right, and those that fill no block
 
-are two loops. The valid columns [k0, k1) of a single pixel are computed, and taps of padding are counted as the input's
-zero point, so a channel has a single bias. Nothing depends on which borders a layer has, so that kernels of layers with
-other strides, extents and paddings differ in constants alone, and are merged (`schedules.driver.merge_kernels`).
+are two loops. The valid columns [k0, k1) of a single pixel are computed. Taps of padding are counted as the input's zero
+point, or products take inputs less their zero point (`ConvRow.less_zero`), so a channel has a single bias. Nothing depends
+on which borders a layer has, so that kernels of layers with other strides, extents and paddings differ in constants alone,
+and are merged (`schedules.driver.merge_kernels`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Clipped(ConvRow):
 
     def pack_table(self) -> np.ndarray:
         conv = self.conv
-        biases = geometry.whole_bias(conv.weights, conv.bias, conv.input_zero_point)
+        zero = 0 if self.less_zero else conv.input_zero_point
+        biases = geometry.whole_bias(conv.weights, conv.bias, zero)
         self.numbers = ChannelTable(conv.requantize, biases, may_share=True, narrow=self.blocking.narrow)
         return self.numbers.words
 
@@ -93,9 +95,11 @@ class Clipped(ConvRow):
             step = best_step(each, self.blocking.step)
             passes = tirx.Mul(group.k1 - group.k0, i32(each // step))
         for i in self.k.unrolled(passes, step):
-            self.products(acc, at, weights, i, group.k0 * self.depth, pixels, size)
+            self.products(acc, at, weights, i, self.before(group.k0), pixels, size)
 
     def padding(self, acc: Value, group: Columns, channel: Value, pixels: int, size: int) -> None:
+        if self.less_zero:
+            return
         k, (rows, columns) = self.k, self.g.kernel
         cut = tirx.Or(tirx.GT(self.r0, i32(0)), tirx.LT(self.r1, i32(rows)))
         if pixels == 1:

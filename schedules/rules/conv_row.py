@@ -70,6 +70,7 @@ class ConvRow(ABC):
     counts_padding = (
         False  # whether kernel rows of padding are counted as the zero point: one bias serves all output rows
     )
+    less_zero = False  # whether products take inputs less their zero point: padding adds nothing
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
@@ -369,12 +370,16 @@ class ConvRow(ABC):
         """Emit the products of a run's valid taps: `at` is the first tap's element in `x`, `weights` the run's in `w`."""
 
     def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
-        """Emit the products for group `i` in a tap run that begins at tap `lo`, for `schedules.rules.clipped`."""
+        """Emit the products for group `i` in a tap run that begins at place `lo`, for `schedules.rules.clipped`."""
         raise NotImplementedError
 
     def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
         """Add to `sums` the products of the input's zero point and a run of `taps` taps, likewise."""
         raise NotImplementedError
+
+    def before(self, column: Value) -> Value:
+        """Return the places in `w` that a channel's weights take in the kernel columns before `column`."""
+        return column * self.depth
 
     def packed(self, size: int) -> int:
         """Return the channels of the packed weight blocks read by a block of `size` channels; the last may be smaller."""

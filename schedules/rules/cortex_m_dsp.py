@@ -33,12 +33,12 @@ from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 BLOCKING = Blocking(pixels=2, channels=2)
 COLUMN = Blocking(pixels=1, channels=4, rows=True)  # for maps of one column
 CLIPPED = Blocking(pixels=2, channels=2, unroll=12)  # no register is left for the counter of the loop over taps
+CLIPPED_FEW = Blocking(pixels=2, channels=2, unroll=4, step=2)  # of weights in four bits, whose taps take more code
 PAIRS = 256  # words of a table of pairs of 16 values
 OTHERS = tuple(
     Blocking(pixels, channels, unroll=step, step=step)
     for pixels, channels, step in ((2, 2, 2), (2, 2, 8), (1, 4, 2), (2, 2, 1), (1, 2, 2), (1, 2, 1))
 )
-_MOST_PAIRS = 255  # pairs of int8 whose sums have 16 bits
 _WRITTEN_OUT = 12  # groups of four taps in the code of a window over a map of one column, at most
 
 
@@ -61,41 +61,27 @@ class Conv(ConvRow):
 
     def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
         """Emit the products for the four taps `i` in a row that begins at tap `lo`."""
-        k, g = self.k, self.g
-        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
-        pairs = []
-        for p in range(pixels):
-            word = k.let(call("ldr", address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
-            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
+        k, pairs = self.k, self.inputs(at + i * 4, pixels)
         for j in range(size):
             even, odd = self._weights(self.place(weights, size, j, i * 4 + lo))
             for p, (xa, xb) in enumerate(pairs):
                 first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
-    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
-        """Add weights in pairs, as many as have sums of 16 bits, then the pairs' products with the zero point."""
-        k, words = self.k, taps // 4
-        run = best_step(words, _MOST_PAIRS)
-        step = best_step(run, self.blocking.step)
-        with k.loop(words // run, "run") as part:
-            pairs = k.local(2 * size, "pairs")
-            for p in range(2 * size):
-                k.store(pairs, p, i32(0))
-            for i in k.unrolled(i32(run // step), step):
-                for j in range(size):
-                    place = self.place(weights, size, j, (part * run + i) * 4)
-                    word = k.let(call("ld32", address_of(self.w[place])), "ww")
-                    for p, add in ((2 * j, "sxtab16"), (2 * j + 1, "sxtab16_ror8")):
-                        k.store(pairs, p, call(add, pairs[i32(p)], word))
-            for p in range(2 * size):
-                k.store(sums, p // 2, call("smlad", pairs[i32(p)], self._zeros, sums[i32(p // 2)]))
+    def inputs(self, at: Value, pixels: int) -> list[tuple[Value, Value]]:
+        """Load four inputs of each pixel as two words of int16 pairs: inputs 0 and 2, inputs 1 and 3."""
+        k, g, pairs = self.k, self.g, []
+        for p in range(pixels):
+            word = k.let(call("ldr", address_of(self.x[at + p * g.strides[1] * g.channels])), "xw")
+            pairs.append((k.let(self._widened_input("", word), "xa"), k.let(self._widened_input("_ror8", word), "xb")))
+        return pairs
 
-    @property
-    def _zeros(self) -> Value:
-        """Return a pair of the input's zero point."""
-        low = self.conv.input_zero_point & 0xFFFF
-        return i32((low << 16 | low) - (low >> 15 << 32))
+    def _widened_input(self, turned: str, word: Value) -> Value:
+        kind = "u" if self.conv.dtype == "uint8" else "s"
+        if not self.less_zero:
+            return call(f"{kind}xtb16{turned}", word)
+        low = -self.conv.input_zero_point & 0xFFFF
+        return call(f"{kind}xtab16{turned}", i32((low << 16 | low) - (low >> 15 << 32)), word)
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
         """Load the four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
@@ -115,24 +101,20 @@ class HalfwordConv(Conv):
         moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
         return super().single_place(weights, size, j, moved)
 
-    def add_zeros(self, sums: Value, weights: Value, taps: int, size: int) -> None:
-        k = self.k
-        with k.loop(i32(taps // 4), "i") as i:
-            for j in range(size):
-                even, odd = self._weights(self.place(weights, size, j, i * 4))
-                first = k.let(call("smlad", even, self._zeros, sums[i32(j)]), "s")
-                k.store(sums, j, call("smlad", odd, self._zeros, first))
-
     def _weights(self, place: Value) -> tuple[Value, Value]:
         even = self.k.let(call("ld32", address_of(self.w[place])), "wa")
         return even, self.k.let(call("ld32", address_of(self.w[place + 2])), "wb")
 
 
-class _ClippedConv(Clipped, Conv):
+class _Clipped(Clipped):
+    less_zero = True
+
+
+class _ClippedConv(_Clipped, Conv):
     pass
 
 
-class _ClippedHalfwordConv(Clipped, HalfwordConv):
+class _ClippedHalfwordConv(_Clipped, HalfwordConv):
     pass
 
 
@@ -170,22 +152,23 @@ class _NibbleConv(Conv):
             self.k.store(acc, i, tirx.shift_right(acc[i32(i)], i32(4)))
         super().outputs(acc, x, channel, pixels, size)
 
+    def before(self, column: Value) -> Value:
+        return column * (self.depth // self.group)
+
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        lo, words = group.k0 * self.depth // self.group, (group.k1 - group.k0) * self.depth // self.group
+        lo, words = self.before(group.k0), self.before(group.k1 - group.k0)
         step, unroll = (max(taps * 4 // self.group, 1) for taps in (self.blocking.step, self.blocking.unroll))
         step = best_step(words, step, unroll)
         for i in self.k.unrolled(words // step, step):
-            for half in range(self.group // 4):
-                self._four(acc, at + i * self.group + half * 4, weights, i + lo, half, pixels, size)
+            self.products(acc, at, weights, i, lo, pixels, size)
+
+    def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
+        for half in range(self.group // 4):
+            self._four(acc, at + i * self.group + half * 4, weights, i + lo, half, pixels, size)
 
     def _four(self, acc: Value, at: Value, weights: Value, i: Value, half: int, pixels: int, size: int) -> None:
         """Emit four taps' products, from `at` in `x` on: with the weights' whole group `i`, or half a group."""
-        k, g = self.k, self.g
-        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
-        pairs = []
-        for p in range(pixels):
-            word = k.let(call("ldr", address_of(self.x[at + p * g.strides[1] * g.channels])), "xw")
-            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
+        k, pairs = self.k, self.inputs(at, pixels)
         for j in range(size):
             even, odd = self._widened(self.place(weights, size, j, i), half)
             for p, (xa, xb) in enumerate(pairs):
@@ -242,14 +225,22 @@ def conv2d(
     return (_ClippedConv if clipped else Conv)(conv, blocking).build()
 
 
-def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+class _ClippedNibbleConv(_Clipped, _NibbleConv):
+    pass
+
+
+class _ClippedTableConv(_Clipped, _TableConv):
+    pass
+
+
+def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
     """Build K x K and 1 x 1 convolutions with weights of four bits (`of_four_bits`)."""
-    return _NibbleConv(conv, blocking).build()
+    return (_ClippedNibbleConv if clipped else _NibbleConv)(conv, blocking).build()
 
 
-def by_table(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+def by_table(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
     """Build K x K and 1 x 1 convolutions with weights of at most 16 values (`of_few_values`)."""
-    return _TableConv(conv, blocking).build()
+    return (_ClippedTableConv if clipped else _TableConv)(conv, blocking).build()
 
 
 def of_few_values(conv: QuantizedConv) -> bool:
@@ -279,10 +270,11 @@ def conv_variants(
     if coded:
         blockings = (replace(b, coded=True) for b in ([usual] if clipped else [usual, *others]))
         return [Variant(f"conv {b.name}", partial(conv2d, conv, b, clipped=clipped), rows) for b in blockings]
+    fewer = [replace(CLIPPED_FEW, narrow=small)] if clipped else [*others, usual]
     if packs_weights and of_four_bits(conv, _NibbleConv.group):
-        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in (*others, usual)]
+        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b, clipped)) for b in fewer]
     if packs_weights and of_few_values(conv):
-        return [Variant(f"table {b.name}", partial(by_table, conv, b)) for b in (*others, usual)]
+        return [Variant(f"table {b.name}", partial(by_table, conv, b, clipped)) for b in fewer]
     if clipped:
         return [Variant(f"clipped {usual.name}", partial(conv2d, conv, usual, clipped=True), rows)]
     written = [replace(usual, rows=True)] if conv.window.kernel[0] > 1 else []

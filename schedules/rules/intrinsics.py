@@ -155,6 +155,8 @@ INTRINSICS = (
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
     Intrinsic("sxtab16", _llvm("llvm.arm.sxtab16")),
     Intrinsic("sxtab16_ror8", lambda a, b: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtab16", a, _ror8(b))),
+    Intrinsic("uxtab16", _llvm("llvm.arm.uxtab16")),
+    Intrinsic("uxtab16_ror8", lambda a, b: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtab16", a, _ror8(b))),
     Intrinsic("smax8", lambda a, b: _bytewise_max(a, b, "int8")),
     Intrinsic("umax8", lambda a, b: _bytewise_max(a, b, "uint8")),
     Intrinsic("smmlar", _smmlar),

@@ -99,6 +99,8 @@ _OPERATIONS: Mapping[str, _Make] = {  # of `intrinsics` that LLVM has for ARM al
     "tirx.tc_sxtb16_ror8": lambda a: _word(_every_other(a, 1)),
     "tirx.tc_sxtab16": lambda a, b: _word(_halves(a) + _every_other(b, 0)),
     "tirx.tc_sxtab16_ror8": lambda a, b: _word(_halves(a) + _every_other(b, 1)),
+    "tirx.tc_uxtab16": lambda a, b: _word(_halves(a) + _halves(b & tir.i32(0x00FF00FF))),
+    "tirx.tc_uxtab16_ror8": lambda a, b: _word(_halves(a) + _halves((b >> tir.i32(8)) & tir.i32(0x00FF00FF))),
     "tirx.tc_uxtb16": lambda a: a & tir.i32(0x00FF00FF),
     "tirx.tc_uxtb16_ror8": lambda a: (a >> tir.i32(8)) & tir.i32(0x00FF00FF),
 }

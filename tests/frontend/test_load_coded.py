@@ -197,6 +197,7 @@ def layers(path: Path, form: str, is_coded: bool) -> int:
     """Write a layer whose weights have 16 values, coded or not; return how many weights it has."""
     rng, writer = np.random.default_rng(3), ModelWriter()
     values = rng.choice(np.arange(-127, 128), 16, replace=False).astype("int8")
+    values = np.arange(-8, 8, dtype="int8") if form == "four bits" else values
     depth, dilation = 16 if form == "groups" else 32, 2 if form == "dilated" else 1
     shape = (40, 256) if form == "rows" else (33, 3, 3, depth) if form == "odd" else (32, 3, 3, depth)
     indices = rng.integers(0, 16, shape)
@@ -241,12 +242,15 @@ def test_few_values_stay_indices_in_flash(
 
 
 @pytest.mark.emulator
-def test_few_values_of_any_network_are_indices_for_size(emulator: None, quick_host: None, tmp_path: Path) -> None:
-    count = layers(tmp_path / "m.tflite", "plain", False)
+@pytest.mark.parametrize(("form", "table"), [("plain", 1024), ("four bits", 0)])
+def test_few_values_of_any_network_take_four_bits_for_size(
+    form: str, table: int, emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    count = layers(tmp_path / "m.tflite", form, False)
     made = [
         tvm_cascade.compile(tmp_path / "m.tflite", target="cortex-m4", output=tmp_path / how, optimise=how)
         for how in ("balanced", "size")
     ]
     balanced, size = (sum(op.weight_bytes for op in one.plan.graph.ops) for one in made)
-    assert balanced - size >= count // 2 - 1024  # tables of biases are smaller, too
+    assert balanced - size == count // 2 - table + 32 * (9 * 4 - 3)  # and one bias of three bytes in place of nine
     assert tvm_cascade.run(tmp_path / "size", check=tmp_path / "m.tflite").to_dict()["match"] is True
