@@ -13,6 +13,7 @@ from tvm_cascade.passes.islands.stored import Stored
 from tvm_cascade.passes.main_rewriting import (
     Rewriting,
     Value,
+    bindings_of,
     constant_of,
     elementwise,
     name_of,
@@ -35,6 +36,9 @@ class Reshaping(Rewriting):
         self.new: dict[Value, Value] = {p: p for p in self.main.params}  # old value -> new value, shape kept
         self.wide: dict[Value, Value] = {}  # old value -> new value in the new shape
         self.read: dict[Value, Value] = {}  # old value in the old shape -> in the new one, for all its readers
+        self.splits: dict[
+            Value, tuple[Value, Stored | None]
+        ] = {}  # old parts -> new ones, and the integers that were split
         self.handlers: dict[str, Callable[[Value], Value | None]] = {
             **dict.fromkeys(unary, self._elementwise),
             **dict.fromkeys(binary, self._binary),
@@ -59,6 +63,12 @@ class Reshaping(Rewriting):
             self.wide[var] = self.bb.emit(widened)
         elif isinstance(value, relax.Var) and value in self.wide:
             self.wide[var] = self.wide[value]
+        elif name == "split" and value.args[0] in self.wide and self._is_split_alone(var):
+            self.splits[var] = self._split(value)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self.splits:
+            parts, whole = self.splits[value.tuple_value]
+            part = self.bb.emit(relax.TupleGetItem(parts, value.index))
+            self.wide[var] = part if whole is None else self._real(whole.along(part))
         elif name in _VIEWS and (value.args[0] in self.wide or self._is_signal(var)):
             self._view(var, value)
         elif name in REDUCTIONS and value.args[0] in self.wide:
@@ -139,6 +149,20 @@ class Reshaping(Rewriting):
         if not any(f in self.wide for f in fields):
             return None
         return relax.op.concat([self._widened(f) for f in fields], axis=self.axes[int(call.attrs.axis) % self.rank])
+
+    def _is_split_alone(self, parts: Value) -> bool:
+        """Test that nothing reads a tuple of parts but their single readers."""
+        readers = [b.value for b in bindings_of(self.main) if parts in relax.analysis.free_vars(b.value)]
+        return all(isinstance(r, relax.TupleGetItem) for r in readers) and not parts.same_as(self.main.body.body)
+
+    def _split(self, call: Value) -> tuple[Value, Stored | None]:
+        """Split a signal, or its integers under a single scale."""
+        wide, sections = self.wide[call.args[0]], call.attrs.indices_or_sections
+        whole = self.stored.get(wide)
+        whole = whole if whole is not None and whole.scales == 1 else None
+        at = [int(v) for v in sections] if hasattr(sections, "__iter__") else int(sections)
+        source = wide if whole is None else whole.tensor
+        return self.bb.emit(relax.op.split(source, at, self.axes[int(call.attrs.axis) % self.rank])), whole
 
     def _view(self, var: Value, call: Value) -> None:
         """Rewrite a reshape for the new shapes. A reshape that undoes the change of shape becomes its source."""

@@ -298,6 +298,44 @@ def test_a_pool_beside_a_convolution_shares_its_integers(tmp_path: Path) -> None
         assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.03 * 1.01
 
 
+def test_halves_of_a_signal_stay_channels_last(tmp_path: Path) -> None:
+    """Gated linear units between two convolutions: only the signal and the result are turned."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, nn = torch.ops.quantized_decomposed, torch.nn.functional
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = torch.Generator().manual_seed(0)
+            for name, shape in {"a": (12, 4, 3), "b": (5, 6, 3)}.items():
+                self.register_buffer(name, torch.randint(-127, 128, shape, generator=made).to(torch.int8))
+
+        def stored(self, x: Any, scale: float, zero: int) -> Any:
+            how = scale, zero, -128, 127, torch.int8
+            return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *how), *how)
+
+        def convolved(self, x: Any, w: Any) -> Any:
+            w = ops.dequantize_per_tensor(w, 0.005, 0, -127, 127, torch.int8)
+            return self.stored(nn.conv1d(x, w, padding=1), 0.04, 3)
+
+        def forward(self, x: Any) -> Any:
+            a, b = self.convolved(self.stored(x, 0.021, 5), self.a).chunk(2, 1)
+            gated = a * self.stored(torch.sigmoid(b), 1 / 256, -128)
+            return self.convolved(self.stored(gated, 0.02, -4), self.b)
+
+    plain = _export(tmp_path / "q.pt2", Network(), 1, 4, 16)
+    read = load(tmp_path / "q.pt2")
+    moves = [b.value for b in bindings_of(read["main"]) if name_of(b.value) == "permute_dims"]
+    assert [shape_of(m) for m in moves] == [(1, 1, 16, 4), (1, 5, 1, 16)]
+    lowered = _LOWER(read)
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    run = Compiled(lowered)
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((1, 4, 16)).astype("float32")
+        assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.04 * 1.01
+
+
 def test_nearest_pixels_of_symbolic_sizes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     free = ({2: torch.export.Dim("h", min=4, max=64)},)
