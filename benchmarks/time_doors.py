@@ -14,11 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from time_networks import NETWORKS
+
 from tvm_cascade import api
 
 RESULTS = Path(__file__).parent / "results" / "time_doors.md"
 _DOORS = {"tflite": ".tflite", "onnx": ".onnx", "pt2": ".pt2"}
 _LIMIT = 1.27  # of counted instructions: 1.2 by estimate, and its error
+_APART = 128  # bytes by which the arenas of one network may differ from way to way
 
 
 def counted(path: Path) -> list[int]:
@@ -49,6 +52,15 @@ def table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def apart(folder: Path) -> list[str]:
+    """Return the networks whose arenas differ by more than `_APART` bytes from way to way."""
+    peaks: dict[str, list[int]] = {}
+    for kept in sorted(folder.glob("*.json")):
+        name, dtype, *_ = kept.name.split(".")
+        peaks.setdefault(f"{name} {dtype}", []).append(json.loads(kept.read_text())[1])
+    return [name for name, of in peaks.items() if max(of) - min(of) > _APART]
+
+
 def main() -> None:
     folder, pattern = Path(sys.argv[1]), (*sys.argv[2:], "*")[0]
     for suffix in _DOORS:
@@ -64,8 +76,11 @@ def main() -> None:
 `python benchmarks/time_files.py FOLDER torch`, the same with `keras` where TensorFlow is, then
 `python benchmarks/time_doors.py FOLDER`. Bytes of the arena and instructions of an inference on a Cortex-M4, counted in the
 emulator: of the default plan, and of `--max-time 1.0`. The default may take 1.2 times the fastest plan's instructions by
-estimate, {_LIMIT} as counted; {len(high)} of {len(rows.splitlines()) - 2} take more. Weights, scales and paddings of strided
-layers differ from way to way.
+estimate, {_LIMIT} as counted; {len(high)} of {len(rows.splitlines()) - 2} files take more, of {2 * len(_DOORS) * len(NETWORKS)}
+that the builders make; the others are not counted here. Weights, scales and paddings of strided
+layers differ from way to way. Arenas differ by more than {_APART} bytes for: {", ".join(apart(folder)) or "none"}. What a
+quantizer leaves in floats takes four times the bytes: layer norms by `.onnx` and `.pt2`, products of two activations and the
+softmax between them by `.pt2` too.
 
 {rows}
 """)

@@ -195,7 +195,8 @@ def write_keras(folder: Path, name: str) -> None:
         if kind == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.representative_dataset = lambda: (
-                [rng.uniform(-1, 1, (1, *shape)).astype("float32") for shape in net.inputs] for _ in range(8)
+                {f"x{k}": rng.uniform(-1, 1, (1, *shape)).astype("float32") for k, shape in enumerate(net.inputs)}
+                for _ in range(8)
             )
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
             converter.inference_input_type = converter.inference_output_type = tf.int8
