@@ -43,6 +43,7 @@ class Reshaping(Rewriting):
             **dict.fromkeys(unary, self._elementwise),
             **dict.fromkeys(binary, self._binary),
             "concat": self._concat,
+            "strided_slice": self._slice,
         }
 
     def reshaped(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -60,7 +61,7 @@ class Reshaping(Rewriting):
         handler = self.handlers.get(name)
         widened = handler(value) if handler is not None and self._is_signal(var) else None
         if widened is not None:
-            self.wide[var] = self.bb.emit(widened)
+            self.wide[var] = self._emitted(widened)
         elif isinstance(value, relax.Var) and value in self.wide:
             self.wide[var] = self.wide[value]
         elif name == "split" and value.args[0] in self.wide and self._is_split_alone(var):
@@ -149,6 +150,19 @@ class Reshaping(Rewriting):
         if not any(f in self.wide for f in fields):
             return None
         return relax.op.concat([self._widened(f) for f in fields], axis=self.axes[int(call.attrs.axis) % self.rank])
+
+    def _slice(self, call: Value) -> Value | None:
+        """Slice a signal, or its integers under a single scale, by constant bounds."""
+        source = self.wide.get(call.args[0])
+        if source is None or any(not isinstance(a, relax.Tuple) for a in call.args[1:]):
+            return None
+        axes, *bounds = ([int(getattr(f.value, "value", f.value)) for f in a.fields] for a in call.args[1:])
+        axes, inbound = [self.axes[a % self.rank] for a in axes], bool(call.attrs.assume_inbound)
+        whole = self.stored.get(source)
+        if whole is None or whole.scales != 1:
+            return relax.op.strided_slice(source, axes, *bounds, assume_inbound=inbound)
+        part = self.bb.emit(relax.op.strided_slice(whole.tensor, axes, *bounds, assume_inbound=inbound))
+        return self._real(whole.along(part))
 
     def _is_split_alone(self, parts: Value) -> bool:
         """Test that nothing reads a tuple of parts but their single readers."""
