@@ -156,7 +156,10 @@ class Reshaping(Rewriting):
         source = self.wide.get(call.args[0])
         if source is None or any(not isinstance(a, relax.Tuple) for a in call.args[1:]):
             return None
-        axes, *bounds = ([int(getattr(f.value, "value", f.value)) for f in a.fields] for a in call.args[1:])
+        numbers = [[getattr(f.value, "value", f.value) for f in a.fields] for a in call.args[1:]]
+        if not all(isinstance(n, int) for row in numbers for n in row):
+            return None
+        axes, *bounds = numbers
         axes, inbound = [self.axes[a % self.rank] for a in axes], bool(call.attrs.assume_inbound)
         whole = self.stored.get(source)
         if whole is None or whole.scales != 1:

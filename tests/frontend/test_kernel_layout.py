@@ -117,6 +117,14 @@ def row(g: Graph) -> str:
     return g.op("Flatten", g.op("GlobalAveragePool", g.conv(x, (6, 8, 3))))
 
 
+def gated(g: Graph) -> str:
+    """Halves of a signal, and every second step from the end but one."""
+    x = g.conv("x", (12, 4, 3), pads=[1, 1])
+    a, b = (g.op("Slice", x, *(g.const([n], "int64") for n in bounds)) for bounds in ((0, 6, 1), (-6, 12, 1)))
+    x = g.conv(g.op("Mul", a, g.op("Sigmoid", b)), (8, 6, 3))
+    return g.conv(g.op("Slice", x, *(g.const([n], "int64") for n in (-2, -100, 2, -2))), (3, 8, 3))
+
+
 def norm_first(g: Graph) -> str:
     return g.conv(g.op("Relu", g.norm("x", 4)), (8, 4, 3, 3))
 
@@ -241,6 +249,7 @@ NETWORKS = {
     "upsampled": (upsampled, (1, 4, 16), None),
     "grouped": (grouped, IMAGE, None),
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
+    "gated": (gated, (1, 4, 32), {"transpose": 2, "conv2d": 3, "strided_slice": 3, "tir_sigmoid": 1}),
     "norm first": (norm_first, IMAGE, {"transpose": 2, "relu": 1, "conv2d": 1}),
     "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "add": 1}),
     "filled": (filled, IMAGE, {"transpose": 2, "conv2d": 2, "max_pool2d": 1}),
