@@ -104,7 +104,7 @@ class Clipped(ConvRow):
         cut = tirx.Or(tirx.GT(self.r0, i32(0)), tirx.LT(self.r1, i32(rows)))
         if pixels == 1:
             cut = tirx.Or(cut, tirx.LT(group.k1 - group.k0, i32(columns)))
-        weights = self.weights_of(channel)
+        weights = self.block_weights(channel)
         with k.when(cut):
             sums = k.local(size, "padding")
             for j in range(size):

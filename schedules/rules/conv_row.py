@@ -297,7 +297,7 @@ class ConvRow(ABC):
         column = self.column(group, x, nth) if self.gather is None else 0
         runs = g.kernel[1] if self.conv.non_contiguous else 1  # of a kernel row
         stride = self.length * self.packed(size)
-        weights = self.weights_of(channel)
+        weights = self.block_weights(channel)
         if self.written_out:
             for r, row in enumerate(self.rows):
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
@@ -344,7 +344,7 @@ class ConvRow(ABC):
         cut += [(self.r1, g.kernel[0])] if any(r[1] < g.kernel[0] for r in g.rows) else []
         if not cut:
             return
-        stride, weights = self.length * self.packed(size), self.weights_of(channel)
+        stride, weights = self.length * self.packed(size), self.block_weights(channel)
         with k.when(reduce(tirx.Or, [tirx.LT(i32(start), i32(stop)) for start, stop in cut])):
             sums = k.local(size, "padding")
             for j in range(size):
@@ -393,7 +393,7 @@ class ConvRow(ABC):
         block = weights + j // packed * (self.taps * packed)
         return block + tap * packed + j % packed * self.group
 
-    def weights_of(self, channel: Value) -> Value:
+    def block_weights(self, channel: Value) -> Value:
         """Return the index in `w` of the weights of a block that begins with a channel."""
         return (0 if self.blocking.coded else channel * self.taps) + self.offset
 
