@@ -36,7 +36,7 @@ FLOATS = (
 _RIVALS = ("onnxruntime", "openvino")
 _FIRST = 3  # runs that are not counted, at least
 _PAUSE = 0.1  # seconds in which the threads of the program before fall asleep
-_AWAKE = 0.02  # seconds of runs that are not counted after a pause: threads wake up, caches fill
+_AWAKE = 0.3  # seconds of runs that are not counted after a pause: threads wake up on one core, and spread
 _BLOCK = 8  # runs of one kind in a row on several threads, after those that are not counted
 
 

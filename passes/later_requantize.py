@@ -35,9 +35,8 @@ class _Moving(Rewriting):
         self.readers = Counter(v for value in values for v in relax.analysis.free_vars(value))
         self.calls = {b.value.args[0]: b for b in bindings if name_of(b.value) in (*_MOVES, _POOL)}
         self.requantizes = {b.var for b in bindings if self._moves(b)}
-        self.before: dict[
-            Value, tuple[Value, Value]
-        ] = {}  # old integers behind a requantize -> new ones in front, and it
+        # old integers behind a requantize -> the new ones in front of the requantize, and the requantize
+        self.before: dict[Value, tuple[Value, Value]] = {}
 
     def _moves(self, binding: Any) -> bool:
         """Test that a requantize of integers that are read elsewhere leads, past moves, to a max pool alone."""

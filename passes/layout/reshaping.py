@@ -36,9 +36,8 @@ class Reshaping(Rewriting):
         self.new: dict[Value, Value] = {p: p for p in self.main.params}  # old value -> new value, shape kept
         self.wide: dict[Value, Value] = {}  # old value -> new value in the new shape
         self.read: dict[Value, Value] = {}  # old value in the old shape -> in the new one, for all its readers
-        self.splits: dict[
-            Value, tuple[Value, Stored | None]
-        ] = {}  # old parts -> new ones, and the integers that were split
+        # old parts of a split -> the new ones, and the integers that were split
+        self.splits: dict[Value, tuple[Value, Stored | None]] = {}
         self.handlers: dict[str, Callable[[Value], Value | None]] = {
             **dict.fromkeys(unary, self._elementwise),
             **dict.fromkeys(binary, self._binary),

@@ -174,6 +174,24 @@ def test_results_stay_when_the_next_run_has_other_inputs(folder, example, networ
         assert not np.array_equal(first[name], second[name])
 
 
+def test_views_that_numpy_only_reads_are_not_written(folder, example, network, monkeypatch):
+    """NumPy 2.0 makes every view by DLPack read-only."""
+    place, (_, data, wanted) = folder[0], network
+    view = np.from_dlpack
+
+    def read_only(tensor):
+        made = view(tensor)
+        made.flags.writeable = False
+        return made
+
+    monkeypatch.setattr(np, "from_dlpack", read_only)
+    runner = example.load()
+    runner.run({"x": -data})
+    results = runner.run({"x": data})
+    for name, expected in zip(outputs(place), wanted, strict=True):
+        np.testing.assert_allclose(results[name], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_wrong_inputs_are_refused_by_name(example, network):
     runner = example.load()
     with pytest.raises(ValueError, match=r"the inputs are named \['y'\], those of the network \['x'\]"):

@@ -258,6 +258,21 @@ def test_layers_of_rank_three_become_integers(tmp_path: Path) -> None:
     assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.05 * 1.01
 
 
+def _check_turned_once(path: Path, network: Any, channels: int, step: float) -> None:
+    """Test that the signal of [1, 4, 16] and the result alone are turned, and results are torch's within a step."""
+    torch = pytest.importorskip("torch")
+    plain = _export(path, network, 1, 4, 16)
+    read = load(path)
+    moves = [b.value for b in bindings_of(read["main"]) if name_of(b.value) == "permute_dims"]
+    assert [shape_of(m) for m in moves] == [(1, 1, 16, 4), (1, channels, 1, 16)]
+    lowered = _LOWER(read)
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    run = Compiled(lowered)
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((1, 4, 16)).astype("float32")
+        assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= step * 1.01
+
+
 def test_a_pool_beside_a_convolution_shares_its_integers(tmp_path: Path) -> None:
     """A signal that PT2E quantizes by two scales, for a pool and for convolutions: it is turned channels last once."""
     torch = pytest.importorskip("torch")
@@ -286,16 +301,7 @@ def test_a_pool_beside_a_convolution_shares_its_integers(tmp_path: Path) -> None
             made = (self.convolved(x[0], 0), self.convolved(x[1], 1), self.convolved(pooled, 2))
             return self.stored(torch.cat(made, 1), 0.03, -128)
 
-    plain = _export(tmp_path / "q.pt2", Network(), 1, 4, 16)
-    read = load(tmp_path / "q.pt2")
-    moves = [b.value for b in bindings_of(read["main"]) if name_of(b.value) == "permute_dims"]
-    assert [shape_of(m) for m in moves] == [(1, 1, 16, 4), (1, 12, 1, 16)]  # of the signal, and of the result
-    lowered = _LOWER(read)
-    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
-    run = Compiled(lowered)
-    for seed in range(5):
-        x = np.random.default_rng(seed).standard_normal((1, 4, 16)).astype("float32")
-        assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.03 * 1.01
+    _check_turned_once(tmp_path / "q.pt2", Network(), 12, 0.03)
 
 
 def test_halves_of_a_signal_stay_channels_last(tmp_path: Path) -> None:
@@ -324,16 +330,7 @@ def test_halves_of_a_signal_stay_channels_last(tmp_path: Path) -> None:
             gated = a * self.stored(torch.sigmoid(b), 1 / 256, -128)
             return self.convolved(self.stored(gated, 0.02, -4), self.b)
 
-    plain = _export(tmp_path / "q.pt2", Network(), 1, 4, 16)
-    read = load(tmp_path / "q.pt2")
-    moves = [b.value for b in bindings_of(read["main"]) if name_of(b.value) == "permute_dims"]
-    assert [shape_of(m) for m in moves] == [(1, 1, 16, 4), (1, 5, 1, 16)]
-    lowered = _LOWER(read)
-    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
-    run = Compiled(lowered)
-    for seed in range(5):
-        x = np.random.default_rng(seed).standard_normal((1, 4, 16)).astype("float32")
-        assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.04 * 1.01
+    _check_turned_once(tmp_path / "q.pt2", Network(), 5, 0.04)
 
 
 def test_nearest_pixels_of_symbolic_sizes(tmp_path: Path) -> None:

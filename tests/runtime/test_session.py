@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -32,6 +34,25 @@ def test_results_stay_when_the_next_run_has_other_inputs(dtype: str) -> None:
         assert same.dtype == x.dtype
         np.testing.assert_array_equal(same, x)
         np.testing.assert_array_equal(flipped, x[::-1])
+
+
+def test_views_that_numpy_only_reads_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy 2.0 makes every view by DLPack read-only."""
+    view = np.from_dlpack
+
+    def read_only(tensor: Any) -> np.ndarray:
+        made = view(tensor)
+        made.flags.writeable = False
+        return made
+
+    monkeypatch.setattr(np, "from_dlpack", read_only)
+    run = session((3, 4), "float32").run
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((3, 4)).astype("float32")
+        same, flipped = run(x)
+        np.testing.assert_array_equal(same, x)
+        np.testing.assert_array_equal(flipped, x[::-1])
+        assert same.flags.writeable
 
 
 def test_shapes_may_change_from_run_to_run() -> None:

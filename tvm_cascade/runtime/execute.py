@@ -118,7 +118,10 @@ class _Place:
     def __init__(self, array: np.ndarray, device: Any) -> None:
         self.shape, self.dtype = array.shape, array.dtype
         self.tensor = tvm.runtime.tensor(array, device)
-        self._view = np.from_dlpack(self.tensor) if _is_shared(self.tensor) else None
+        view = np.from_dlpack(self.tensor) if _is_shared(self.tensor) else None
+        self._view = (
+            view if view is not None and view.flags.writeable else None
+        )  # NumPy 2.0 only reads what others hold
 
     def copy(self, array: np.ndarray) -> None:
         """Copy an array to the tensor."""

@@ -185,7 +185,7 @@ class Session:
                 return tensors
             self._places = [(tensor, _view(tensor, self._device)) for tensor in tensors]
         for (tensor, view), array in zip(self._places, arrays, strict=True):
-            if view is None:
+            if view is None or not view.flags.writeable:  # NumPy 2.0 only reads what others hold
                 _copy(array, tensor)
             else:
                 np.copyto(view, array)
