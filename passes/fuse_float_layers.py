@@ -194,8 +194,7 @@ class _Layer:
         return emitter.call("batch_matmul", compute, list(self.core.args[:2]))
 
     def _max_pool2d(self, emitter: Emitter) -> Value:
-        attrs, padding = self.core.attrs, _padding(self.core)
-        window = {k: tuple(int(v) for v in attrs[k]) for k in ("pool_size", "strides", "dilation")}
+        window, _, padding = _pool_window(self.core, self.shape)
         (kh, kw), (sy, sx), (dy, dx) = window.values()
 
         def compute(x: Tensor) -> Tensor:
@@ -211,7 +210,7 @@ class _Layer:
         return emitter.call("max_pool2d", compute, [self.core.args[0]], **given)
 
     def _avg_pool2d(self, emitter: Emitter) -> Value:
-        window, declared, (top, left, bottom, right) = _average_window(self.core, self.shape)
+        window, declared, (top, left, bottom, right) = _pool_window(self.core, self.shape)
         (kh, kw), (sy, sx) = window["pool_size"], window["strides"]
         counted = declared if bool(self.core.attrs.count_include_pad) else (0, 0, 0, 0)
         (_, height, width, _) = shape_of(self.core.args[0])
@@ -470,21 +469,22 @@ class _Layers:
         return isinstance(value, ir.GenericConst) or (name_of(value) in _MOVES and self._is_constant(value.args[0]))
 
 
-def _average_window(
+def _pool_window(
     call: Call, shape: Sequence[int]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...], tuple[int, int, int, int]]:
-    """Return an average pool's window, its declared padding, and that enlarged to the reach of its windows (ceil mode)."""
+    """Return a pool's window, its declared padding, and that enlarged to the reach of its windows (ceil mode)."""
     window = {k: tuple(int(v) for v in call.attrs[k]) for k in ("pool_size", "strides", "dilation")}
     top, left, bottom, right = declared = _padding(call)
-    (kh, kw), (sy, sx), (_, height, width, _) = window["pool_size"], window["strides"], shape_of(call.args[0])
-    bottom = max(bottom, (shape[1] - 1) * sy + kh - height - top)
-    right = max(right, (shape[2] - 1) * sx + kw - width - left)
+    (kh, kw), (sy, sx), (dy, dx) = window.values()
+    _, height, width, _ = shape_of(call.args[0])
+    bottom = max(bottom, (shape[1] - 1) * sy + (kh - 1) * dy + 1 - height - top)
+    right = max(right, (shape[2] - 1) * sx + (kw - 1) * dx + 1 - width - left)
     return window, declared, (top, left, bottom, right)
 
 
 def _every_window_meets_the_map(call: Call, shape: Sequence[int]) -> bool:
     """Return True for an average pool without dilation whose first and last windows hold an element."""
-    window, _, (top, left, _, _) = _average_window(call, shape)
+    window, _, (top, left, _, _) = _pool_window(call, shape)
     sides = zip(
         window["pool_size"], window["strides"], (top, left), shape_of(call.args[0])[1:3], shape[1:3], strict=True
     )

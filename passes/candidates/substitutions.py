@@ -58,7 +58,7 @@ class Substitutions(Candidate):
 def with_substitutions(
     mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate], rule: TimeRule
 ) -> PlannedCandidate:
-    """Plan `mod` and the rewritten module of `promise`, if it has substitutions; returns the better plan."""
+    """Plan `mod` and the rewritten module of `promise`, if it has substitutions; returns the better plan, which tells of them."""
     try:
         start: Best = plan(mod)
     except InfeasibleError as error:
@@ -69,7 +69,11 @@ def with_substitutions(
             yield Substitutions(mod, promise, plan)
         return ""
 
-    return best_candidate(start, [promised], rule)
+    found = best_candidate(start, [promised], rule)
+    if found.rewritten is not None or not promise.steps:
+        return found
+    early = "a limit ended the search before the rewritten network was planned"
+    return replace(found, rewritten=unchanged(mod, found.plan.peak, "B", early))
 
 
 def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) -> Rewritten:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from tvm import relax as _relax
 
 from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cores import KernelTarget
@@ -17,6 +19,8 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
+
+relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
 
 def prepared(mod: object, fused: bool) -> PreparedGraph:
@@ -53,6 +57,27 @@ def test_one_operator_of_the_same_bits(name: str) -> None:
     assert fused.graph.macs == apart.graph.macs
     for have, want in zip(outputs(fused, mod), outputs(apart, mod), strict=True):
         np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "dilation", "padding"), [(3, 2, 1, 0), (3, 2, 1, 1), (3, 4, 2, 1)])
+def test_windows_that_reach_beyond_the_map_hold_its_elements_alone(
+    kernel: int, stride: int, dilation: int, padding: int
+) -> None:
+    net, size = Net("float32", seed=2), 8
+    x = net.input((1, size, size, 3))
+    how = {"padding": [padding] * 4, "dilation": [dilation] * 2, "ceil_mode": True, "layout": "NHWC"}
+    made_of = relax.op.nn.max_pool2d(x.expr, [kernel] * 2, [stride] * 2, **how)
+    mod = net.finish(Value(net._emit(made_of), ()))
+    made = prepared(mod, True)
+    assert [op.kind for op in made.graph.ops] == ["max_pool2d"]
+    (have,) = outputs(made, mod)
+    data = np.random.default_rng(5).standard_normal((size, size, 3)).astype("float32")
+    count = 1 - (-(size + 2 * padding - (kernel - 1) * dilation - 1) // stride)
+    taps = [[stride * i - padding + dilation * k for k in range(kernel)] for i in range(count)]
+    assert max(map(max, taps)) > size - 1 + padding  # beyond the padding, too
+    taps = [[t for t in some if 0 <= t < size] for some in taps]
+    want = [[data[np.ix_(rows, columns)].max(axis=(0, 1)) for columns in taps] for rows in taps]
+    np.testing.assert_array_equal(have, np.array(want)[None])
 
 
 def test_what_others_read_is_kept() -> None:

@@ -25,6 +25,7 @@ from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules, rewrite_for_latency
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
@@ -112,6 +113,15 @@ def test_more_work_is_refused_and_a_network_that_does_not_fit_is_not():
     assert done is not None and done.steps and (done.before, done.after) == (300, 150)
     kept = substituted(mod, promised_rewrite(mod), 150, None)
     assert kept is not None and kept.mod is mod and "does not fit the cap" in kept.reason
+
+
+def test_a_limit_before_the_rewritten_network_is_planned_keeps_the_plan_and_says_so():
+    mod = branches()
+    promise = promised_rewrite(mod)
+    with SearchMonitor() as limited:
+        limited.interrupt()
+        done = substituted(mod, promise, 150, 100)
+    assert done is not None and done.mod is mod and "limit" in done.reason
 
 
 def test_floats_stay_unless_asked():

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 
-from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
+from tvm_cascade.testing.forked import PASS, REFUSED, WRONG, Outcome
 from tvm_cascade.testing.random_models.check import FAULTS, Case, apart, examined, planned_outputs
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.operators import draw_any_operators
@@ -61,6 +61,15 @@ def test_operators_beyond_the_ram_of_a_board_are_cut_to_files_that_fit(monkeypat
     found = list(apart(Case(draw_operators(1, 12, "tflite", "int8"), "cortex-m0plus", operators=12)))
     assert sizes == [12, 2, 2, 3, 2, 3]  # five files of 1.5 x 12000 / 4000
     assert sorted(k for case, _ in found for k in case.parts) == list(range(12))
+
+
+def test_a_fault_of_operators_together_is_told_where_each_alone_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_together(case: Case, until: float) -> Outcome:
+        return Outcome(WRONG, "3 of 4 differ") if {1, 3} <= set(case.parts or range(4)) else Outcome(PASS)
+
+    monkeypatch.setattr("tvm_cascade.testing.random_models.check.check", wrong_together)
+    case = Case(draw_operators(1, 4, "tflite", "int8"), operators=4)
+    assert list(apart(case)) == [(case, Outcome(WRONG, "3 of 4 differ"))]
 
 
 def test_networks_are_deterministic() -> None:

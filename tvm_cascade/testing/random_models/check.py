@@ -120,7 +120,8 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
     """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves. What is
     refused when it is read is left out first, and what needs more than the RAM of its board is cut to files that fit.
 
-    A fault that cannot be taken apart before `until` is that of all its operators; else raises `Stopped`.
+    A fault that none of its parts has alone is that of all its operators, and so is one that cannot be taken apart before
+    `until`; else raises `Stopped`.
     """
     outcome, count = check(case, until), case.model.parts
     if outcome.verdict == PASS or count == 1:
@@ -143,6 +144,8 @@ def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]
     except Stopped:
         if outcome.verdict not in FAULTS:
             raise
+        found = []
+    if outcome.verdict in FAULTS and not any(part.verdict in FAULTS for _, part in found):
         found = [(case, outcome)]
     yield from found
 
