@@ -41,6 +41,7 @@ from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.tir.mve_conversions import keep_products
 from tvm_cascade.schedules.tir.nan import keep_nan, keep_nan_in_vectors
+from tvm_cascade.schedules.tir.rounded_products import rounded_products
 from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
@@ -76,7 +77,7 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cac
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
     """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
     made_for = tvm.target.Target(dict(target))
-    lowered = lower_for(mod, made_for)
+    lowered = lower_for(rounded_products(mod), made_for)
     has_vectors = any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values())
     if has_vectors:
         kept = {gv: f if ignores_nan(f) else keep_nan_in_vectors(f) for gv, f in lowered.functions_items()}

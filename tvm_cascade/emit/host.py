@@ -26,6 +26,7 @@ from tvm_cascade.errors import LoadError, UsageError, ValidationError
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
 from tvm_cascade.schedules.tir.quick_build import register_pipeline
+from tvm_cascade.schedules.tir.rounded_products import rounded_products
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 _MOST_OPTIMISED = 200  # functions of a program that LLVM optimises
@@ -164,7 +165,7 @@ def host_program(
     entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
     mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
-    mod, build = with_barriers(mod), build or optimised
+    mod, build = rounded_products(with_barriers(mod)), build or optimised
     llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
     room = lowered.plan.allocation.peak
     placed = tuple((use.start, use.bytes) for use in lowered.plan.placed)
