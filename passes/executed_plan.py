@@ -3,7 +3,8 @@
 The program is the emitted TIR, built for this machine; nothing here counts slots or rows, as planner and driver do. The
 network without a plan consists of the functions its operators were read from, each with separate whole tensors. After
 every segment, each tensor that lies whole in memory, by the plan, is compared: integers exactly, floats to a tolerance.
-Memory holds random bytes in every unwritten place, and before and behind the arena.
+Memory holds random bytes in every unwritten place, and before and behind the arena. All runs in a forked process, which a
+wrong address may crash.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.messages import last_line, short_name
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.relax_ops import Source
+from tvm_cascade.passes.run_apart import run_apart
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
@@ -60,7 +62,7 @@ def check_executed(
     Raises
     ------
     ValidationError
-        The plan computes something else; the message names the tensor.
+        The plan computes something else; the message names the tensor. Or the program crashed, or did not end.
     NotExecutedError
         Nothing was run: the network is too large, or random data may not be given to it.
     """
@@ -74,9 +76,19 @@ def check_executed(
     programs = [_Program(plan, lower_plan(plan, prepared.kernels_of(plan), transform=transform, segment_call=_MARKER))]
     network = _Network(source)
     _build(network, programs)
+    run_apart(lambda: _compare(prepared, network, programs[0], transform), NotExecutedError)
+
+
+def _compare(
+    prepared: PreparedGraph,
+    network: _Network,
+    program: _Program,
+    transform: Callable[[PrimFunc], PrimFunc] | None,
+) -> None:
+    """Run what was built, the network first, and compare every tensor of a program that lies whole."""
     want = network.values
-    comparison = _Comparison(prepared, source, want, transform)
-    for tensor, got in programs[0].run({t: want[t] for t in source.inputs}):
+    comparison = _Comparison(prepared, network.source, want, transform)
+    for tensor, got in program.run({t: want[t] for t in network.source.inputs}):
         comparison.check(tensor, got)
 
 
