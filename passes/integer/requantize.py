@@ -39,9 +39,13 @@ def lower_quantize(task: Task) -> Value:
 
 
 def te_quantized(quotient: Scalar, output: Output) -> Scalar:
-    """Round a float32 in units of the scale to its stored form, to even or away from zero at halves (`Output.once`)."""
+    """Round a float32 in units of the scale to its stored form, to even or away from zero at halves (`Output.once`).
+
+    NaN becomes the least, as ONNX Runtime's does.
+    """
     # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
-    bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
+    high, low = (tirx.const(sign * (1 << 20), "float32") for sign in (1, -1))
+    bounded = tirx.Select(quotient > low, tirx.min(quotient, high), low)
     if output.once:
         return output.stored(_half_to_even(bounded))
     whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
@@ -83,10 +87,10 @@ def lower_sign(source: Value, emitter: Emitter) -> Value:
 
 
 def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
-    """Compute `clamp(round(x / s) + z)` on a float32 array, like `lower_quantize`; NaN counts as 0."""
+    """Compute `clamp(round(x / s) + z)` on a float32 array, like `lower_quantize`; NaN becomes the least."""
     with np.errstate(all="ignore"):
-        quotients = np.nan_to_num(values / out.scale, nan=0.0)
-    bounded = np.clip(quotients, -(1 << 20), 1 << 20)
+        quotients = values / out.scale
+    bounded = np.clip(np.nan_to_num(quotients, nan=-np.inf), -(1 << 20), 1 << 20)
     return np.clip(out.rounded(bounded).astype("int64") + out.zero_point, out.lo, out.hi)
 
 

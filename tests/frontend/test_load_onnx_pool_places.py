@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime")
 
 from onnx import helper
 
+from tvm_cascade.errors import LoadError
 from tvm_cascade.testing.onnx_nodes import check_network
 
 node = helper.make_node
@@ -81,3 +82,24 @@ def test_lines_are_written_into_a_cache(tmp_path: Path, mode: str) -> None:
         wanted[batch, :, [(start + k) % 4 for k in range(2)]] = 1
     made = node("TensorScatter", ["x", "u", "at"], ["y"], mode=mode, axis=-2)
     check_network(tmp_path, [made], {"x": cache, "u": new, "at": begin}, ["y"], opset=24, wanted=[wanted])
+
+
+@pytest.mark.parametrize(
+    ("shape", "how", "refused"),
+    [
+        ((1, 1, 1, 1), {"kernel_shape": [2, 2], "dilations": [2, 2], "pads": [1, 1, 1, 1]}, True),
+        ((1, 1, 2, 4), {"kernel_shape": [2, 1], "dilations": [3, 1], "pads": [1, 0, 1, 0]}, True),
+        ((1, 1, 2, 4), {"kernel_shape": [2, 1], "dilations": [2, 1], "pads": [1, 0, 1, 0]}, False),
+        ((1, 1, 5, 3), {"kernel_shape": [2, 1], "strides": [3, 1], "pads": [1, 0, 1, 0], "ceil_mode": 1}, False),
+    ],
+)
+def test_windows_wholly_in_padding_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], how: dict[str, Any], refused: bool
+) -> None:
+    """ONNX Runtime gives the least float there, ONNX's evaluator 0, PyTorch negative infinity."""
+    nodes, x = [node("MaxPool", ["x"], ["y"], **how)], RNG.standard_normal(shape).astype("float32")
+    if refused:
+        with pytest.raises(LoadError, match=r"operator MaxPool .*: a window wholly in the padding"):
+            check_network(tmp_path, nodes, {"x": x}, ["y"])
+    else:
+        check_network(tmp_path, nodes, {"x": x}, ["y"])

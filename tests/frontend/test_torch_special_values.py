@@ -41,6 +41,7 @@ _POOLS: dict[str, Callable[[Any, Any], Any]] = {
     "max_pool2d": lambda t, x: t.nn.functional.max_pool2d(x, 2),
     "max_pool2d, padded": lambda t, x: t.nn.functional.max_pool2d(x, 3, 2, 1),
     "max_pool2d, dilated": lambda t, x: t.nn.functional.max_pool2d(x, 2, 1, dilation=2),
+    "max_pool2d, windows wholly in padding": lambda t, x: t.nn.functional.max_pool2d(x, 2, 1, 1, dilation=7),
     "max_pool2d, ceil_mode": lambda t, x: t.nn.functional.max_pool2d(x, 4, 3, ceil_mode=True),
     "max_pool2d, places": lambda t, x: t.nn.functional.max_pool2d(x, 2, return_indices=True)[1],
     "max_pool3d": lambda t, x: t.nn.functional.max_pool3d(x.unflatten(1, (2, 2)), 2),

@@ -133,3 +133,25 @@ def test_comparisons_with_nan_choose_the_second_value(tmp_path: Path, emulator: 
     below, above = compare[kind](x, 0), compare[kind](np.float32(0), x)
     wanted = [np.where(below, np.float32(0), x), np.where(above, x, np.float32(0))]
     check_network(tmp_path, nodes, {"x": x}, ["y", "z"], {"zero": np.float32(0)}, target=target, wanted=wanted)
+
+
+@pytest.mark.parametrize("target", ["host", "cortex-m4", "cortex-m55"])
+def test_quantized_nan_is_the_least(tmp_path: Path, emulator: None, target: str) -> None:
+    """Of either sign, of an input, of a table, and of 0 / 0: as ONNX Runtime has it."""
+    x = np.linspace(-9, 9, 35, dtype="float32")[None]
+    x[0, 3], x[0, 20], x[0, 4] = np.nan, -np.float32(np.nan), np.inf
+    constants, nodes, names = {"s": np.float32(0.1)}, [], []
+    for zero in (np.int8(3), np.uint8(128), np.int16(0)):
+        kind, q = zero.dtype.name, [("s", zero.dtype.name)]
+        constants[kind] = zero
+
+        def node(op: str, *inputs: str, how: tuple[str, ...] = ()) -> str:
+            nodes.append(helper.make_node(op, [*inputs, *how], [f"n{len(nodes)}"]))
+            return nodes[-1].output[0]
+
+        stored = node("QuantizeLinear", "x", how=q[0])
+        real = node("DequantizeLinear", stored, how=q[0])
+        names.append(stored)
+        for result in (node("Sqrt", real), node("Div", real, real)):
+            names.append(node("QuantizeLinear", result, how=q[0]))
+    check_network(tmp_path, nodes, {"x": x}, names, constants, opset=21, target=target)

@@ -72,6 +72,8 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate",
 class Importer(ONNXGraphImporter):
     """Relax's importer with the converters of this module."""
 
+    of_torch = False  # the model was made from a program, whose padding of maxima is negative infinity
+
     def from_onnx(self, graph: Any, opset: int) -> Any:
         with blocks_closed([self.bb]):
             return super().from_onnx(with_outputs_read(graph), opset)
@@ -86,7 +88,7 @@ class Importer(ONNXGraphImporter):
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
-        attrs["tvm_custom"]["opset"] = opset
+        attrs["tvm_custom"] |= {"opset": opset, "of_torch": self.of_torch}
         with about(op_name):
             if op_name in ALIGNED and opset < 7:
                 inputs[1] = aligned(self.bb, inputs, attrs)
@@ -313,7 +315,24 @@ def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
 
 def _max_pool(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     _window(bb, inputs, attrs)
+    if str(inputs[0].ty.dtype).startswith("float") and not attrs["tvm_custom"]["of_torch"]:
+        _require_elements(shape_of(inputs[0])[2:], attrs)
     return pool_with_places(bb, inputs, attrs) if int(attrs["tvm_custom"]["num_outputs"]) > 1 else None
+
+
+def _require_elements(extents: Sequence[int], attrs: Attributes) -> None:
+    """Refuse a pool with a window wholly in padding: runtimes give such a maximum different values."""
+    ones, zeros = (1,) * len(extents), (0,) * len(extents)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    padded = text(attrs, "auto_pad", "NOTSET") != "VALID" and "pads" in attrs
+    pads = attrs["pads"] if padded else zeros + zeros
+    ends = zip(extents, attrs["kernel_shape"], strides, dilations, pads, pads[len(extents) :], strict=False)
+    for extent, k, s, d, before, after in ends:
+        last = extent + after - (k - 1) * d - 1
+        beyond = s - 1 if attrs.get("ceil_mode", 0) else 0
+        for start in range(-before, min(last + beyond + 1, extent), s):
+            if all(not 0 <= place < extent for place in range(start, start + k * d, d)):
+                raise NotImplementedError("a window wholly in the padding, of which runtimes differ: pad less")
 
 
 def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:

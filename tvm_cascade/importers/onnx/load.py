@@ -153,10 +153,12 @@ def _imported_by_shapes(
     from tvm_cascade.importers.onnx.converters import Importer
     from tvm_cascade.importers.onnx.empty import without_empty
     from tvm_cascade.importers.onnx.folding import constant_operands, fold_shapes
+    from tvm_cascade.importers.onnx.origin import OnnxFile
 
     computed = computed or {}
     ready = constant_operands(without_empty(fold_shapes(model, shapes, computed), shapes))
     importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32")
+    importer.of_torch = not isinstance(file, OnnxFile)
     try:
         imported = _imported(path, importer, file, given, ready)
     except LoadError:
