@@ -320,6 +320,18 @@ def _max_pool(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
     return pool_with_places(bb, inputs, attrs) if int(attrs["tvm_custom"]["num_outputs"]) > 1 else None
 
 
+def _split_to_sequence(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Convert a split into a single part to a tuple, which Relax's split is not; leave others to the importer."""
+    axis = int(attrs.get("axis", 0))
+    extent = shape_of(inputs[0])[axis]
+    if len(inputs) == 1:
+        keeps = bool(attrs.get("keepdims", 1))
+        return relax.Tuple([inputs[0] if keeps else relax.op.squeeze(inputs[0], [axis])]) if extent == 1 else None
+    sizes = _constant(inputs, 1)
+    whole = sizes is not None and sizes.size == 1 and int(sizes.reshape(-1)[0]) >= extent
+    return relax.Tuple([inputs[0]]) if whole else None
+
+
 def _require_elements(extents: Sequence[int], attrs: Attributes) -> None:
     """Refuse a pool with a window wholly in padding: runtimes give such a maximum different values."""
     ones, zeros = (1,) * len(extents), (0,) * len(extents)
@@ -423,6 +435,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "LRN": _local_normalization,
         "Conv": _window,
         "MaxPool": _max_pool,
+        "SplitToSequence": _split_to_sequence,
         "Col2Im": columns_to_image,
         "TensorScatter": written_lines,
         "AveragePool": _window,

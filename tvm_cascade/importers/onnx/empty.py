@@ -1,4 +1,7 @@
-"""Remove empty tensors from ONNX graphs: operator bodies split off a possibly empty rest, and concatenate it again."""
+"""Remove empty tensors from ONNX graphs: operator bodies split off a possibly empty rest, and concatenate it again.
+
+So does torch's roll, by slices: of as many elements as an axis has, one is empty.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def without_empty(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     and without unread nodes; `model` itself if unchanged.
     """
     joins = [n for n in model.graph.node if n.op_type == "Concat"]
-    if not any(n.op_type == "Split" for n in model.graph.node) or not joins:
+    if not any(n.op_type in ("Slice", "Split") for n in model.graph.node) or not joins:
         return model
     made = with_input_shapes(model, shapes)
     empty = {name for name, shape in static_shapes(made).items() if prod(shape) == 0}
