@@ -15,7 +15,11 @@ from click.testing import CliRunner
 import tvm_cascade
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import UsageError
+from tvm_cascade.checking.litert_defects import repaired
+from tvm_cascade.frontend import load
 from tvm_cascade.importers.tflite.model import open_model
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
 N = 12
@@ -174,3 +178,38 @@ def test_what_is_refused(data: dict[str, np.ndarray], tmp_path: Path) -> None:
     tvm_cascade.quantize(path, data=data, output=out)
     with pytest.raises(UsageError, match="quantized already"):
         tvm_cascade.quantize(out, data=data, output=tmp_path / "r.tflite")
+
+
+RECIPES = [  # of ai-edge-quantizer 0.10, but those of single language models
+    "static_wi8_ai8",
+    "static_wi8_ai16",
+    "weight_only_wi8_afp32",
+    "weight_only_wi4_afp32",
+    "dynamic_legacy_wi8_afp32",
+    "dynamic_wi8_afp32",
+    "dynamic_wi4_afp32",
+    *(f"dynamic_wi{bits}{form}_afp32" for bits in (8, 4, 2) for form in ("c", "c_hr", "b32", "b64")),
+]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_files_of_all_recipes_compute_what_the_reference_does(
+    name: str, data: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Weights of two bits in a convolution, and all in blocks, are given to the reference in eight bits and as floats."""
+    from ai_edge_quantizer import quantizer, recipe
+
+    tool = quantizer.Quantizer(str(network(tmp_path / "net.tflite", "serving")), getattr(recipe, name)())
+    samples = {"serving": [{"image": one[None]} for one in data["image"]]}
+    ranges = tool.calibrate(samples) if tool.need_calibration else None
+    path = tmp_path / "q.tflite"
+    path.write_bytes(tool.quantize(ranges).quantized_model)
+    reference = Reference(repaired(path.read_bytes())[0])
+    lower: Any = LowerQuantized()
+    run = Compiled(lower(load(path)))
+    for seed in range(3):
+        given = random_inputs(reference.inputs, seed)
+        (made,), (expected,) = run(*given), reference.run(given)
+        assert made.dtype == expected.dtype and len(np.unique(expected)) > 1
+        loss = 0.0 if expected.dtype.kind == "i" else 1e-5
+        np.testing.assert_allclose(made, expected, rtol=loss, atol=loss * np.abs(expected).max())

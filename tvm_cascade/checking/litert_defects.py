@@ -217,6 +217,29 @@ def _of_blocks(edit: _Editor, op: Any) -> str:
     return "with float weights, of scales for blocks"
 
 
+def _convolution(edit: _Editor, op: Any) -> str:
+    """Repair a convolution: weights of few bits, in any other layer the bias (`_bias`)."""
+    return _of_few_bits(edit, op) or _bias(edit, op)
+
+
+def _of_few_bits(edit: _Editor, op: Any) -> str:
+    """Store weights in 8 bits where the reference misreads those of 2, or those of 4 of a depthwise layer.
+
+    It reads INT2 as bytes, and INT4 of depthwise layers of floats or int16.
+    """
+    types, x, weights = edit.schema.TensorType, int(op.inputs[0]), int(op.inputs[1])
+    depthwise = isinstance(op.builtinOptions, edit.schema.DepthwiseConv2DOptionsT)
+    misread = {types.INT2: 2} | ({types.INT4: 4} if depthwise and edit.kind(x) != types.INT8 else {})
+    bits = misread.get(edit.kind(weights), 0)
+    if not bits:
+        return ""
+    old = edit.tensor(weights)
+    made = edit.constant(unpacked(edit.bytes(weights), bits)[: np.prod(old.shape)].reshape(old.shape), "int8")
+    edit.tensor(made).quantization = old.quantization
+    op.inputs = np.array([x, made, *op.inputs[2:]], "int32")
+    return f"with weights of {bits} bits in 8"
+
+
 def _batches(edit: _Editor, op: Any) -> str:
     """Multiply floats of several batch axes by a matrix of int8 weights as a single axis: scales of later batches are misread."""
     types, shape_of = edit.schema.TensorType, lambda index: tuple(int(d) for d in edit.tensor(index).shape)
@@ -383,7 +406,8 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
         "BIDIRECTIONAL_SEQUENCE_LSTM": _both_ways,
         "FULLY_CONNECTED": _dense,
         "EMBEDDING_LOOKUP": _of_blocks,
-        "CONV_2D": _bias,
+        "CONV_2D": _convolution,
+        "DEPTHWISE_CONV_2D": _of_few_bits,
         "SUM": _sum,
         "LOCAL_RESPONSE_NORMALIZATION": _response,
         "QUANTIZE": _quantize,
