@@ -5,10 +5,12 @@ Candidate plans come from the planner under caps: the smallest, with the smalles
 fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and plans with a separate address
 per row, which lie whole in a single memory: the smallest, and one within the fastest memory. Each is placed
 (`memory.pools`) by the bytes its kernels read and write (`schedules.tuning.traffic`), and the best is taken: by `bytes`
-the plan with the fewest bytes; by `time` the plan with the fewest bytes whose cycles, arithmetic and accesses together,
-hardly exceed the fewest (`WITHIN_CAP`). What the best plan by `time` reads from slow memory more than once is read
-through copies in a second round (`passes.staged_reads`). By `time` cuts, tiles, rings and placement are then searched
-together, for fewer cycles than the best so far (`passes.timed_plans`).
+the plan with the fewest bytes; by `time` the plan with the fewest bytes, within 1 %, whose cycles, arithmetic and
+accesses together, hardly exceed the fewest (`WITHIN_CAP`). What the best plan by `time` reads from slow memory more
+than once is read through copies in a second round (`passes.staged_reads`). By `time` cuts, tiles, rings and placement
+are then searched together, for fewer cycles than the best so far (`passes.timed_plans`). Then copies that lie in slow
+memory themselves are left out, tensors that the best plan reads more than once get copies, and the network is searched
+again.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.memories import apart, blocks, in_memories, joined
 from tvm_cascade.cascading.plan_graph import WITHIN_CAP
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import Graph
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.copied_weights import CopiedWeights, streamed_bytes, weight_reads
+from tvm_cascade.passes.staged_reads import copy_of
 from tvm_cascade.passes.timed_plans import timed_plans
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.counters import Counters
@@ -42,6 +46,9 @@ Planner = Callable[[PlanRequest, bool, frozenset[str]], PlannedCandidate]
 _ARENA = (Ram("", None, 0.0),)  # where no memory is named: it answers at once
 _COPYING = 1.0  # cycles in which a byte is copied, beside its accesses
 _ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
+_CHANGES = 3  # of copies, after each of which the network is searched again, at most
+_SMALL = 1.01  # of the fewest bytes: plans that take hardly more are compared by cycles
+_WORTH = 0.99  # part of the cycles that such a search leaves, at most, where a further search follows
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class _Placed:
     placement: Placement
     problem: PlacementProblem
     rereads: frozenset[str] = frozenset()  # tensors in slow memory whose rows a copy would save cycles of
+    staged: frozenset[str] = frozenset()  # tensors that are read through copies
+    useless: frozenset[str] = frozenset()  # of these, tensors whose copy lies in no faster memory
 
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
@@ -105,7 +114,7 @@ def plan_in_memories(
             if candidate.plan in known:
                 continue
             known.append(candidate.plan)
-            found.append(_placed(candidate, request, counters))
+            found.append(_placed(candidate, request, counters, staged))
         except InfeasibleError as why:
             lacks = why if asked.sram is None else None  # a cap was tried that no plan keeps
             error = min((e for e in (error, lacks) if e is not None), key=_lack, default=None)
@@ -115,7 +124,10 @@ def plan_in_memories(
         progress(f"in memories: {round(found[-1].cycles)} cycles, {found[-1].placement.bytes} bytes")
     if not found:
         raise error or SearchStopped
-    bound = _jointly(found, request, options, counters, progress)
+    graphs = dict.fromkeys(p.found.prepared.graph for p in (min(found, key=_cycles), *found))
+    bound = _jointly(found, tuple(graphs), request, options, counters, progress)
+    if bound is not None and not monitor().over():
+        bound = min(bound, _with_changed_copies(found, request, options, planned, counters, progress))
     best = _best(found, request.objective)
     least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
     placements = tuple(
@@ -125,42 +137,91 @@ def plan_in_memories(
 
 
 def _best(found: Sequence[_Placed], objective: str) -> _Placed:
-    """Return by `bytes` the plan with the fewest bytes; by `time` the same among plans with hardly more than the fewest
-    cycles.
+    """Return by `bytes` the plan with the fewest bytes; by `time` the fastest with hardly more than the fewest
+    bytes, among plans with hardly more than the fewest cycles.
     """
-    most = WITHIN_CAP * min(placed.cycles for placed in found) if objective == "time" else inf
-    return min(
-        (placed for placed in found if placed.cycles <= most),
-        key=lambda placed: (placed.placement.bytes, placed.cycles),
-    )
+    if objective != "time":
+        return min(found, key=lambda placed: (placed.placement.bytes, placed.cycles))
+    most = WITHIN_CAP * min(placed.cycles for placed in found)
+    fast = [placed for placed in found if placed.cycles <= most]
+    small = _SMALL * min(placed.placement.bytes for placed in fast)
+    return min((p for p in fast if p.placement.bytes <= small), key=lambda p: (p.cycles, p.placement.bytes))
+
+
+def _cycles(placed: _Placed) -> float:
+    return placed.cycles
 
 
 def _jointly(
-    found: list[_Placed], request: PlanRequest, options: PlanOptions, counters: Counters, progress: Progress
+    found: list[_Placed],
+    graphs: Sequence[Graph],
+    request: PlanRequest,
+    options: PlanOptions,
+    counters: Counters,
+    progress: Progress,
+    ceiling: float = inf,
 ) -> float | None:
-    """Add the joint search's plans to `found`; return a bound in cycles on all, None if nothing was searched."""
+    """Add the joint search's plans of some graphs to `found`; return a bound in cycles on all, None if nothing was
+    searched.
+
+    Plans of `ceiling` cycles or more are not looked for; without it, of as many as the fastest plan takes.
+    """
     if request.objective != "time" or request.layerwise:
         return None
-    start, bound = min(found, key=lambda placed: placed.cycles), inf
-    graphs = dict.fromkeys(p.found.prepared.graph for p in (start, *found))
+    start, bound = min(found, key=_cycles), inf
     for graph in graphs:
-        known = next(p.found for p in (start, *found) if p.found.prepared.graph == graph)
+        known = next(p for p in (start, *found) if p.found.prepared.graph == graph)
 
-        def placed(plan: Plan, known: PlannedCandidate = known) -> float:
+        def placed(plan: Plan, known: _Placed = known) -> float:
             try:
-                found.append(_placed(replace(known, plan=plan), request, counters))
+                found.append(_placed(replace(known.found, plan=plan), request, counters, known.staged))
             except InfeasibleError:
                 return inf
             return found[-1].cycles
 
         try:
-            least = timed_plans(known, request, options, min(p.cycles for p in found), counters, placed)
+            most = min(p.cycles for p in found) if ceiling == inf else ceiling
+            least = timed_plans(known.found, request, options, most, counters, placed)
         except SearchStopped:
             return None
         bound = min(bound, least)
     best = min(p.cycles for p in found)
     progress(f"searched with memories: {round(best)} cycles, {round(start.cycles)} before")
     return min(bound, best)
+
+
+def _with_changed_copies(
+    found: list[_Placed],
+    request: PlanRequest,
+    options: PlanOptions,
+    planned: Planner,
+    counters: Counters,
+    progress: Progress,
+) -> float:
+    """Search the network without the best plan's useless copies, and with copies of what it still reads again and again,
+    as long as that takes 1 % fewer cycles; return a bound in cycles on the plans that were added to `found`.
+
+    A copy that was left out is not made again.
+    """
+    bound, useless = inf, set[str]()
+    for _ in range(_CHANGES):
+        best = _best(found, request.objective)
+        useless |= best.useless
+        for staged in (best.staged - useless, (best.staged | best.rereads) - useless):
+            if any(p.staged == staged for p in found) or monitor().over():
+                continue
+            progress(f"in memories: {len(staged)} tensors read from slow memory through copies")
+            try:
+                candidate = planned(replace(request, memory=(), sram=None, ram=None), False, staged)
+                found.append(_placed(candidate, request, counters, staged))
+            except (InfeasibleError, SearchStopped):
+                continue
+            graph = candidate.prepared.graph
+            searched = _jointly(found, (graph,), request, options, counters, progress, best.cycles)
+            bound = bound if searched is None else min(bound, searched)
+        if _best(found, request.objective).cycles > _WORTH * best.cycles:
+            break
+    return bound
 
 
 def _lack(error: InfeasibleError) -> int:
@@ -194,8 +255,13 @@ def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
         yield replace(plain, layerwise=True), False
 
 
-def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -> _Placed:
-    """Place a planned network in the request's memories; raise `InfeasibleError` if it does not fit."""
+def _placed(
+    found: PlannedCandidate, request: PlanRequest, counters: Counters, staged: frozenset[str] = frozenset()
+) -> _Placed:
+    """Place a planned network in the request's memories; raise `InfeasibleError` if it does not fit.
+
+    `staged` are the tensors that it reads through copies.
+    """
     plan, prepared = found.plan, found.prepared
     kernels = prepared.kernels_of(plan)
     counter, traffic = counters.of(prepared.core)
@@ -232,7 +298,8 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
     sums = [directed[:, lies == m].sum(axis=1) for m in range(len(request.memory))]
     by_memory = tuple((round(float(read)), round(float(write))) for read, write in sums)
     found = replace(found, plan=made, waits=waits, copied=copied, traffic=by_memory)
-    return _Placed(found, cycles, placement, asked, _rereads(plan, request, placement, directed[0]))
+    rereads, useless = _rereads(plan, request, placement, directed[0]), _useless(plan, request, placement)
+    return _Placed(found, cycles, placement, asked, rereads - {copy_of(t) for t in staged}, staged, staged & useless)
 
 
 def _rereads(plan: Plan, request: PlanRequest, placement: Placement, read: np.ndarray) -> frozenset[str]:
@@ -248,6 +315,24 @@ def _rereads(plan: Plan, request: PlanRequest, placement: Placement, read: np.nd
         if float(read[k]) * (slow - fast) > block.size * (slow + fast + _COPYING):
             names.add(plan.graph.tensors[int(index)].name)
     return frozenset(names)
+
+
+def _useless(plan: Plan, request: PlanRequest, placement: Placement) -> frozenset[str]:
+    """Return the names of copied tensors whose copy lies in no faster memory than the tensor."""
+    costs = [request.memory[m].cycles_per_byte for m in placement.chosen]
+    of_tensor = {
+        int(block.name.partition(" ")[2]): cost
+        for block, cost in zip(blocks(plan).buffers, costs, strict=True)
+        if block.name.startswith("tensor ")
+    }
+    tensors, roots = plan.graph.tensors, plan.graph.roots
+    return frozenset(
+        tensors[source].name
+        for op in plan.graph.ops
+        if op.kind == "copy"
+        for source, copy in [(op.inputs[0], op.outputs[0])]
+        if of_tensor.get(roots[copy].tensor, 0.0) >= of_tensor.get(roots[source].tensor, inf)
+    )
 
 
 def _streamed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:

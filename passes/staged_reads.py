@@ -11,6 +11,11 @@ from dataclasses import replace
 from tvm_cascade.passes.relax_ops import Call, Source, copy_func
 
 
+def copy_of(name: str) -> str:
+    """Return the name of a tensor's copy."""
+    return f"{name}_copy"
+
+
 def with_staged(source: Source, names: Collection[str]) -> Source:
     """Return a function in which all readers of the named tensors read copies.
 
@@ -21,7 +26,7 @@ def with_staged(source: Source, names: Collection[str]) -> Source:
         readers = [k for k, call in enumerate(calls) if tensor.index in call.inputs]
         if not readers:
             continue
-        copied, name = len(tensors), f"{tensor.name}_copy"
+        copied, name = len(tensors), copy_of(tensor.name)
         tensors.append(replace(tensor, index=copied, name=name))
         for k in readers:
             inputs = tuple(copied if t == tensor.index else t for t in calls[k].inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tvm.ir import IRModule
 from tvm_cascade import api, pipeline
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.machine import Ram
+from tvm_cascade.passes import place_network
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
@@ -26,9 +28,20 @@ def image() -> IRModule:
     return net.finish(net.dense(net.global_pool(x), 6))
 
 
-def _planned(**options: object) -> pipeline.Planned:
-    request = PlanRequest(memory=(FAST, SLOW), **options)  # type: ignore[arg-type]
-    planned = pipeline.plan(pipeline.load(image()), request, KernelSource(kernel_target("cortex-m7", "c")))
+def residual() -> IRModule:
+    """A network of two residual blocks, whose tensors a copy of rows may serve or not."""
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 32, 32, 3), "image"), 8, (3, 3), stride=(2, 2), padding="same", activation="relu")
+    for _ in range(2):
+        y = net.conv(x, 32, kernel=(1, 1), activation="relu")
+        y = net.conv(net.depthwise(y, (3, 3), 1, "same", activation="relu"), 8, kernel=(1, 1))
+        x = net.add(x, y)
+    return net.finish(net.dense(net.global_pool(x), 6))
+
+
+def _planned(network: Callable[[], IRModule] = image, fast: Ram = FAST, **options: object) -> pipeline.Planned:
+    request = PlanRequest(memory=(fast, SLOW), **options)  # type: ignore[arg-type]
+    planned = pipeline.plan(pipeline.load(network()), request, KernelSource(kernel_target("cortex-m7", "c")))
     pipeline.check(planned)
     return planned
 
@@ -40,6 +53,19 @@ def test_a_slow_input_is_read_once() -> None:
     (fast_read, fast_written), slow = chosen.traffic
     assert slow == (SIZE, 0)
     assert fast_read > SIZE and fast_written > SIZE
+
+
+def test_copies_that_save_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is read more than once is copied in one round; the next keeps the image's copy alone."""
+    chosen, fast = [], Ram("sram", 2000, 0.5)
+    for rounds in (0, 3):
+        monkeypatch.setattr(place_network, "_CHANGES", rounds)
+        chosen.append(_planned(residual, fast).candidate)
+    before, after = chosen
+    assert [op.name for op in before.graph.ops if op.kind == "copy"] == ["image_copy", "conv2d_copy", "add_copy"]
+    assert [op.name for op in after.graph.ops if op.kind == "copy"] == ["image_copy"]
+    assert after.placements[0].cycles < before.placements[0].cycles
+    assert sum(after.traffic[1]) <= sum(before.traffic[1])
 
 
 def test_it_is_read_where_it_lies_where_that_is_asked_or_costs_nothing() -> None:

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import tvm_cascade
+from tvm_cascade.checking.litert_defects import repaired
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import UsageError
-from tvm_cascade.checking.litert_defects import repaired
 from tvm_cascade.frontend import load
 from tvm_cascade.importers.tflite.model import open_model
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -180,7 +180,7 @@ def test_what_is_refused(data: dict[str, np.ndarray], tmp_path: Path) -> None:
         tvm_cascade.quantize(out, data=data, output=tmp_path / "r.tflite")
 
 
-RECIPES = [  # of ai-edge-quantizer 0.10, but those of single language models
+RECIPES = [  # of ai-edge-quantizer 0.10 that serve any network
     "static_wi8_ai8",
     "static_wi8_ai16",
     "weight_only_wi8_afp32",
