@@ -1,4 +1,4 @@
-"""Splits into a sequence of a single part, and concatenations of parts of which some are empty."""
+"""Splits into a sequence of a single part, concatenations of parts of which some are empty, and pads that cut."""
 
 from __future__ import annotations
 
@@ -48,3 +48,11 @@ def test_turned_by_whole_axes(tmp_path: Path, turn: int) -> None:
     ]
     constants = {"turn": np.array([turn]), "end": np.array([9]), "begin": np.array([0]), "axis": np.array([2])}
     check_network(tmp_path, nodes, {"x": X}, ["y"], constants)
+
+
+@pytest.mark.parametrize("widths", [[-1, 1], [2, -1], [-1, 2], [1, -2], [-1, -1]])
+def test_what_negative_pads_leave_wraps(tmp_path: Path, widths: list[int]) -> None:
+    x = np.arange(5, dtype="float32")
+    check_network(
+        tmp_path, [node("Pad", ["x", "widths"], ["y"], mode="wrap")], {"x": x}, ["y"], {"widths": np.array(widths)}
+    )

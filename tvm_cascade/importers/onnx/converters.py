@@ -119,7 +119,7 @@ def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | No
     return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
 
 
-def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+def _pad(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     x, mode = inputs[0], _PAD_MODES.get(text(attrs, "mode", "constant"))
     shape = shape_of(x)
     widths = _constant(inputs, 1) if inputs[1] is not None else np.array(attrs.get("pads", ()))
@@ -132,7 +132,11 @@ def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     before, after = np.zeros((2, len(shape)), "int64")
     before[chosen], after[chosen] = np.split(widths.reshape(-1), 2)
     if mode != "constant" and min(*before, *after) < 0:
-        return None
+        if mode != "circular" or attrs["tvm_custom"]["of_torch"]:
+            return None
+        cut = np.minimum([before, after], 0)  # what is left wraps
+        x = bb.normalize(relax.op.nn.pad(x, cut.T.reshape(-1).tolist(), "constant", 0.0))
+        before, after = np.maximum([before, after], 0)
     if mode == "reflect" and any(max(b, a) >= d for b, a, d in zip(before, after, shape, strict=True)):
         raise ValueError("a reflection wider than its input")
     return relax.op.nn.pad(x, np.stack([before, after], axis=1).reshape(-1).tolist(), mode, value)
