@@ -26,15 +26,18 @@ from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.parts import Source
-from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, of_four_bits, read_conv
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
+NIBBLES = Blocking(pixels=3, channels=2)  # of weights in four bits, whose halves take registers
 LLVM_BLOCKING = Blocking(2, 2)  # LLVM keeps fewer accumulators and addresses in registers than GCC does
 _SMALL = tuple(Blocking(pixels, 2, unroll=1, step=2) for pixels in (4, 2, 1))
 OTHERS = (Blocking(4, 2), Blocking(2, 4, unroll=9), Blocking(3, 2, unroll=9), Blocking(2, 2), *_SMALL)
 DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
+_DEPTH_OF_NIBBLES = 8  # input channels of layers with weights of four bits: a multiple of it, so padding has biases
+_WORTH_NIBBLES = 1024  # weights of such a layer, at least: the kernel's code is larger
 
 
 class Conv(ConvRow):
@@ -67,9 +70,54 @@ class _ClippedConv(Clipped, Conv):
     pass
 
 
+class NibbleConv(Conv):
+    """Weights of four bits, two in a byte: the first plus eight in the lower half, the second in the upper half."""
+
+    group = 2
+    stored_as = "4 bits"
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.taps, self.length = self.taps // self.group, self.length // self.group  # of weights, in bytes from here on
+
+    def pack_weights(self) -> np.ndarray:
+        pairs = super().pack_weights().reshape(-1, 2)
+        return (pairs[:, 1] << 4 | (pairs[:, 0] + 8)).astype(np.int8)
+
+    def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
+        packed = self.packed(size)
+        return weights + j // packed * (self.taps * packed) + tap * packed + j % packed
+
+    def before(self, column: Value) -> Value:
+        return column * (self.depth // self.group)
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        lo, count = self.before(group.k0), self.before(group.k1 - group.k0)
+        step = best_step(count, max(self.blocking.step // 2, 1), max(self.blocking.unroll // 2, 1))
+        for i in self.k.unrolled(count // step, step):
+            self.products(acc, at, weights, i, lo, pixels, size)
+
+    def products(self, acc: Value, at: Value, weights: Value, i: Value, lo: Value, pixels: int, size: int) -> None:
+        """Emit the products for the two taps in byte `i` of a run whose first byte is `lo`."""
+        k, g = self.k, self.g
+        held = [k.let(self.w[self.place(weights, size, j, i + lo)].astype("int32"), "ww") for j in range(size)]
+        for half in range(self.group):
+            taken = [tirx.shift_right(b, i32(4)) if half else tirx.bitwise_and(b, i32(15)) - 8 for b in held]
+            values = [k.let(value, "wv") for value in taken]
+            for p in range(pixels):
+                x = k.let(self.x[at + i * 2 + half + p * g.strides[1] * g.channels].astype("int32"), "xv")
+                for j, value in enumerate(values):
+                    k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+
+
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
     """Build a K x K or 1 x 1 convolution; `clipped` takes small code (`schedules.rules.clipped`)."""
     return (_ClippedConv if clipped else Conv)(conv, blocking).build()
+
+
+def four_bits(conv: QuantizedConv, blocking: Blocking) -> RowKernel:
+    """Build a K x K or 1 x 1 convolution with weights of four bits (`of_four_bits`)."""
+    return NibbleConv(conv, blocking).build()
 
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
@@ -172,6 +220,11 @@ class Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
+def _packs(conv: QuantizedConv) -> bool:
+    """Return True for a layer that `four_bits` takes, and whose weights outweigh the larger code."""
+    return conv.weights.size >= _WORTH_NIBBLES and of_four_bits(conv, _DEPTH_OF_NIBBLES)
+
+
 def conv_variants(
     conv: QuantizedConv, usual: Blocking = BLOCKING, coded: bool = False, small: bool = False
 ) -> list[Variant]:
@@ -204,10 +257,17 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     return scalar_variants(spec, target, LLVM_BLOCKING if target.backend == "llvm" else BLOCKING)
 
 
-def scalar_variants(spec: OperatorSpec, target: KernelTarget, usual: Blocking) -> list[Variant]:
-    """List the scalar variants for a core with convolutions in blocks of `usual` by default."""
+def scalar_variants(
+    spec: OperatorSpec, target: KernelTarget, usual: Blocking, nibbles: Blocking = NIBBLES
+) -> list[Variant]:
+    """List the scalar variants for a core with convolutions in blocks of `usual` by default, of `nibbles` with weights of
+    four bits.
+    """
     conv = read_conv(spec) or read_dense(spec)
-    small = target.optimise == "size"
+    small, coded = target.optimise == "size", conv is not None and is_coded(conv, target)
     if conv is None:
         return scalar_elementwise(spec, small)
-    return conv_variants(conv, usual, is_coded(conv, target), small)
+    if target.packs_weights and not coded and _packs(conv):
+        blockings = dict.fromkeys(replace(b, narrow=small) for b in (nibbles, *OTHERS))
+        return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in blockings]
+    return conv_variants(conv, usual, coded, small)

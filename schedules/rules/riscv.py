@@ -18,4 +18,4 @@ BLOCKING = Blocking(pixels=4, channels=2, unroll=1, step=2)
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """List the variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
-    return cortex_m_scalar.scalar_variants(spec, target, BLOCKING)
+    return cortex_m_scalar.scalar_variants(spec, target, BLOCKING, BLOCKING)

@@ -59,7 +59,7 @@ def with_small(source: Path, target: Path, values: np.ndarray, kind: int, bits: 
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("target", ("cortex-m4", "cortex-m0plus", "cortex-m55", "riscv32"))
+@pytest.mark.parametrize("target", ("cortex-m4", "cortex-m0plus", "cortex-m3", "cortex-m55", "riscv32"))
 @pytest.mark.parametrize(("depth", "channels"), [(16, 32), (5, 7)])
 def test_they_compute_what_eight_bits_do(
     target: str, depth: int, channels: int, emulator: None, quick_host: None, tmp_path: Path
@@ -73,8 +73,7 @@ def test_they_compute_what_eight_bits_do(
     saved = sum(op.weight_bytes for op in made["plain"].plan.graph.ops) - sum(
         op.weight_bytes for op in made["small"].plan.graph.ops
     )
-    packs = target in ("cortex-m4", "cortex-m55") and depth == 16
-    assert saved == (weights.size // 2 if packs else 0)
+    assert saved == (weights.size // 2 if depth == 16 else 0)
 
 
 @pytest.mark.emulator
