@@ -14,17 +14,19 @@ from tvm_cascade.schedules.tir import PrimFunc, collect, dtype_of, replace, tirx
 
 
 def rounded_products(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of functions with a fence behind every product of floats in those that store integers."""
+    """Return a module of functions with a fence behind every product of floats in those that turn floats to integers."""
     untyped: Any = mod
     return tvm.IRModule({gv: _rounded(func) for gv, func in mod.functions_items()}, attrs=untyped.attrs)
 
 
 def _rounded(func: PrimFunc) -> PrimFunc:
-    if all("float" in dtype_of(store.value) for store in collect(func.body, tirx.BufferStore)):
-        return func
-    return func.with_body(replace(func.body, tirx.Mul, _fenced))
+    rounds = any(_is_float(cast.value) and not _is_float(cast) for cast in collect(func.body, tirx.Cast))
+    return func.with_body(replace(func.body, tirx.Mul, _fenced)) if rounds else func
 
 
 def _fenced(node: Any) -> Any:
-    dtype = dtype_of(node)
-    return tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", node) if dtype.startswith("float") else node
+    return tirx.call_llvm_pure_intrin(dtype_of(node), "llvm.arithmetic.fence", node) if _is_float(node) else node
+
+
+def _is_float(value: Any) -> bool:
+    return "float" in dtype_of(value)
