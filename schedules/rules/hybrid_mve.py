@@ -32,11 +32,12 @@ from tvm_cascade.schedules.rules.hybrid import (
     read_range,
     read_stored,
 )
-from tvm_cascade.schedules.rules.intrinsics import alone, call
+from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, each_vector, put, splat, vector
 from tvm_cascade.schedules.rules.packing import lane_records
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir.rounded_products import fenced
 from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors
 
 _LANES = (16, 8, 4)  # products of an instruction: of bytes, or of bytes that are widened as they are loaded
@@ -174,7 +175,7 @@ class _LaneEnds(HybridRow, mve.LaneOutputs):
             real = real * own * splat(factor)
         else:
             real = real * (splat(factor) * own)
-        value = conv.finished(alone(real, LANES) + vector(self.reals, words, LANES), LANES)
+        value = conv.finished(fenced(real) + vector(self.reals, words, LANES), LANES)
         put(k, self.out, (x + p) * conv.outputs + channel + j, value, LANES)
 
 
@@ -256,7 +257,7 @@ class _Depthwise(depthwise_mve.Depthwise):
             for odd in range(2):
                 bias, scale = (vector(self.reals, words + (2 * i + odd) * LANES, LANES) for i in range(2))
                 real = vector(acc, p * 8 + odd * LANES, LANES).astype(_FOUR) * (splat(self.factor) * scale)
-                halves.append(k.let(conv.finished(alone(real, LANES) + bias, LANES), "half", _FOUR))
+                halves.append(k.let(conv.finished(fenced(real) + bias, LANES), "half", _FOUR))
             put(k, self.out, (x + p) * self.g.channels + cb * 8, tirx.Shuffle(halves, order), 8)
 
 
@@ -295,7 +296,7 @@ def quantize(op: Activation) -> RowKernel:
 
             def value(i: Value) -> Value:
                 real = vector(x, first + n * count + i, LANES)
-                real = real / splat(inverse) if linear else alone(real * splat(inverse), LANES) + splat(zero)
+                real = real / splat(inverse) if linear else fenced(real * splat(inverse)) + splat(zero)
                 rounds = "llvm.arm.mve.vcvtn" if linear else "llvm.arm.mve.vcvta"
                 near = tirx.call_llvm_pure_intrin("int32x4", rounds, 0, k.let(real, "real", _FOUR))
                 near = near + splat(zero.astype("int32")) if linear else near

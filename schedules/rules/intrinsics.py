@@ -18,6 +18,7 @@ from tvm.ir import Call, Op, TensorLoad
 
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Value, tirx
+from tvm_cascade.schedules.tir.rounded_products import fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,6 @@ def copied(count: int) -> Callable[..., Value]:
     return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
 
 
-def alone(product: Value, lanes: int = 1) -> Value:
-    """Keep LLVM from joining a product, or a vector of products, with a sum: both are rounded, as in C."""
-    return tirx.call_llvm_pure_intrin("float32" if lanes == 1 else f"float32x{lanes}", "llvm.arithmetic.fence", product)
-
-
 def _round_away(value: Value) -> Value:
     half = tirx.const(float(np.nextafter(np.float32(0.5), np.float32(0))), "float32")
     return tirx.Select(value >= tirx.const(0.0, "float32"), value + half, value - half).astype("int32")
@@ -145,7 +141,7 @@ INTRINSICS = (
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
     Intrinsic("mlaf", lambda a, b, c: a * b + c, dtype="float32"),
-    Intrinsic("alone", lambda a: alone(a), dtype="float32"),
+    Intrinsic("alone", fenced, dtype="float32"),
     Intrinsic("real", _real, dtype="float32"),
     Intrinsic("half", _half, dtype="float32"),
     Intrinsic("half_low", _half_of(0), dtype="float32"),

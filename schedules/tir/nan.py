@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, replace, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.rounded_products import fenced
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 _IS_NAN: Any = tvm.ir.Op.get("tirx.isnan")
@@ -89,7 +90,7 @@ def _fenced(node: Any) -> Any:
     dtype = dtype_of(node.a)
     if dtype != "float32":
         return node
-    made = type(node)(tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", node.a), node.b)
+    made = type(node)(fenced(node.a), node.b)
     if isinstance(node, (tirx.LT, tirx.LE)):
         for operand in (node.a, node.b):
             made = made if _is_constant(operand) else tirx.And(made, tirx.Not(_has_bits_of_nan(operand)))

@@ -218,7 +218,7 @@ def _of_blocks(edit: _Editor, op: Any) -> str:
 
 
 def _convolution(edit: _Editor, op: Any) -> str:
-    """Repair a convolution: weights of few bits, in any other layer the bias (`_bias`)."""
+    """Store misread weights of a convolution in 8 bits, or else repair its bias (`_bias`)."""
     return _of_few_bits(edit, op) or _bias(edit, op)
 
 
