@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
@@ -22,15 +25,19 @@ def lower_prelu(task: Task) -> Value:
     view, real = computed(given, "reshape"), constant(given)
     slopes = quantized(given if view is None else view.operands[0])
     if task.attributes["axis"] is None:
-        x, data = quantized(task.operator.operands[0]), None if slopes is None else slopes.constant
-        if x is None or slopes is None or data is None:
-            raise NotLowered("slopes that are not constant integers")
-        return _sloped(task, x, slopes, data, None)
+        x = quantized(task.operator.operands[0])
+        if x is None or slopes is None:
+            raise NotLowered("slopes that are no integers")
+        return _sloped(task, x, slopes, slopes.operand, None)
     axis = task.attributes["axis"] % len(task.output.shape)
     if slopes is None and real is not None and task.real:
         return _by_floats(task, task.operator.quantized(0), real.reshape(-1).astype("float64"), axis)
-    if slopes is None or slopes.constant is None:
-        raise NotLowered("slopes that are not constant")
+    if slopes is None:
+        raise NotLowered("slopes that are no integers")
+    if slopes.constant is None:
+        if axis != len(task.output.shape) - 1 or prod(slopes.shape) != slopes.shape[-1]:
+            raise NotLowered("slopes that are not constant, nor on the last axis")
+        return _sloped(task, task.operator.quantized(0), slopes, slopes.operand, None)
     data = slopes.constant.reshape(-1)
     if data.size not in (1, task.output.shape[axis]):
         raise NotLowered(f"{data.size} slopes for {task.output.shape[axis]} channels")
@@ -56,8 +63,8 @@ def _by_floats(task: Task, x: Quantized, slopes: np.ndarray, axis: int) -> Value
     return task.elementwise("scaled_prelu", element, [x.operand, m, s], "prelu")
 
 
-def _sloped(task: Task, x: Quantized, slopes: Quantized, data: np.ndarray, axis: int | None) -> Value:
-    """Emits a prelu with quantized slopes `data`, along `axis`, or broadcast if that is None."""
+def _sloped(task: Task, x: Quantized, slopes: Quantized, data: Any, axis: int | None) -> Value:
+    """Emit a prelu with quantized slopes `data`, constant or computed, along `axis`, or broadcast if that is None."""
     out = task.output
     if x.dtype not in STORED_TYPES or slopes.dtype not in STORED_TYPES or x.constant is not None:
         raise NotLowered(f"a prelu of {x.dtype} with slopes of {slopes.dtype}")

@@ -203,3 +203,12 @@ def test_a_nearest_resize_by_corners_and_centers(tmp_path: Path, size: tuple[int
         **both,
     )
     equal_planned(tmp_path, w)
+
+
+@pytest.mark.parametrize("slopes", [(4,), (1, 4), (3, 4), (3, 1), (1, 1)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_computed_slopes_are_integers(tmp_path: Path, dtype: str, slopes: tuple[int, ...]) -> None:
+    w = ModelWriter()
+    x, alpha = w.activation((2, 3, 4), dtype, 0.0228, 7), w.activation(slopes, dtype, 0.217, 1)
+    w.operator("PRELU", [x, alpha], [w.tensor((2, 3, 4), dtype, 0.0613, 3)])
+    equal_planned(tmp_path, w, exact=True)

@@ -12,6 +12,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,25 @@ def constants_alone() -> Case:
 
 def input_that_is_the_output() -> Case:
     return Case(of(lambda _, x: x, var("x", (2, 3))), [floats(2, 3)], 0)
+
+
+def empty() -> list[Callable[[], Case]]:
+    """Make cases of operators on tensors without elements, of which some compute elements."""
+    forms: dict[str, Callable[[Any], Any]] = {
+        "total": lambda x: relax.op.sum(x, axis=[1]),
+        "product": lambda x: relax.op.prod(x, axis=[1], keepdims=True),
+        "turned": relax.op.permute_dims,
+        "sorted": relax.op.sort,
+        "normalized": lambda x: relax.op.nn.layer_norm(x, const(5), const(5), axes=[-1]),
+        "matrices": lambda x: relax.op.matmul(x, const(5, 3)),
+        "padded": lambda x: relax.op.nn.pad(x, [0, 0, 1, 1, 0, 0], "constant"),
+    }
+
+    def case(form: Callable[[Any], Any]) -> Case:
+        mod = of(lambda bb, x: form(bb.emit(relax.op.exp(x))), var("x", (5, 0, 5)))
+        return Case(mod, [floats(5, 0, 5)], 0, "x is empty")
+
+    return [partial(case, form) for form in forms.values()]
 
 
 def symbolic_rows() -> Case:
@@ -509,6 +529,7 @@ CASES = [
     in_place,
     branch,
     external_module,
+    *empty(),
 ]
 
 

@@ -290,6 +290,8 @@ class _Reader:
 
     def _tensor(self, value: int, name: str, axes: tuple[int, int] | None = None) -> None:
         record = self.program.values[value]
+        if 0 in record.shape:
+            raise GraphError(f"{name} is empty")
         if (known := file_name(record.name)) is not None:
             self.in_file[name] = known
         rows, columns = axes if axes and len(record.shape) == 4 else (None, None)

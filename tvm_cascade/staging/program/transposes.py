@@ -79,9 +79,12 @@ class _Run:
         """Return the run as a reshape and a transposition. `part`: of a long axis of the result, by its number in the shape,
         the first element and the end.
 
-        Returns None for a transposition that the run has already, or that needs more axes than the result has.
+        Returns None for a transposition that the run has already, or that needs more axes than the result has, and for empty
+        tensors.
         """
         source, given = self.source, shape_of(self.source)
+        if 0 in given:
+            return None
         long, shape = _long(given), list(self.shape)
         ranks = [k for k, d in enumerate(given) if d > 1]
         if part is not None:
