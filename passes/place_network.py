@@ -24,7 +24,7 @@ import numpy as np
 
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.memories import apart, blocks, in_memories, joined
-from tvm_cascade.cascading.plan_graph import WITHIN_CAP
+from tvm_cascade.cascading.timing import WITHIN_CAP
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.machine import Ram, require_size

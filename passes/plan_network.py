@@ -49,6 +49,7 @@ from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, monitor
 
 Progress = Callable[[str], None]
+_SPARE = 0.005  # `PlanOptions.spare` where the request leaves the balance of bytes and time to the planner
 
 
 def plan_options(
@@ -57,13 +58,14 @@ def plan_options(
     """Return the planner's options: the fields shared with the request, the core's alignment and step cost model, and
     prices.
 
-    `addressed` allows separate row addresses.
+    `addressed` allows separate row addresses. `--max-time` and `--sram min` ask for the smallest arena, to the byte.
     """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     given = {name: getattr(request, name) for name in shared}
     asked = {name: value for name, value in given.items() if value is not None or name != "max_time"}
     fixed = {"alignment": core.core.align, "steps": core.core.steps, "price": prices}
-    return PlanOptions(**asked, **fixed, row_addresses=addressed)
+    spare = _SPARE if request.max_time is None else 0.0
+    return PlanOptions(**asked, **fixed, spare=spare, row_addresses=addressed)
 
 
 def plan_network(

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from math import inf
 
 from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.cascading.plan_graph import WITHIN_CAP
 from tvm_cascade.cascading.planner import in_time
-from tvm_cascade.cascading.timing import allowed_factor, instructions
+from tvm_cascade.cascading.timing import WITHIN_CAP, allowed_factor, instructions
 from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.prepare_graph import PreparedGraph

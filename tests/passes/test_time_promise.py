@@ -76,3 +76,15 @@ def test_counted_in_the_emulator(emulator: None, tmp_path: Path, network: Build)
         api.compile(network(), target="cortex-m4", output=tmp_path / str(most), max_time=most)
         counts.append(api.run(tmp_path / str(most)).instructions)
     assert counts[0] <= 1.27 * counts[1]
+
+
+def test_few_bytes_give_way_to_a_twentieth_of_the_instructions(test_data: Path) -> None:
+    """The network has plans of 27,996 and of 28,032 bytes; the smaller takes a sixth more instructions."""
+    path = test_data / "models" / "vww_96_int8.tflite"
+    default, smallest = (api.plan(path, target="cortex-m4", max_time=most) for most in (None, 1.2))
+    assert smallest.plan.peak < default.plan.peak <= 1.005 * smallest.plan.peak
+    assert taken(default) <= 0.95 * taken(smallest)
+    assert default.plan.bound <= smallest.plan.peak
+    assert smallest.plan.peak in [peak for peak, _ in points(default)]
+    assert f"{smallest.plan.peak} bytes in place of {default.plan.peak}" in " ".join(default.suggestions)
+    assert api.plan(path, target="cortex-m4", sram="min").plan.peak == smallest.plan.peak

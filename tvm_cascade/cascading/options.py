@@ -56,6 +56,7 @@ class PlanOptions:
     finest: int = 1  # least pixels of a step; 0: whole rows only
     narrowest: int = 1  # least columns of a stripe of the last map
     max_time: float = 1.2  # without a cap: estimated instructions, as a factor of those of the fastest plan
+    spare: float = 0.0  # without a cap: share of the smallest arena that a clearly faster plan may add
     steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
     price: Price | None = None  # instructions of a plan by its kernels; None: by `steps`
     draft: bool = False  # to compare networks: only the execution order of the fewest live bytes, single rows a step
@@ -74,7 +75,7 @@ class PlanOptions:
     @property
     def untimed(self) -> PlanOptions:
         """Copy these options without the limits on instructions."""
-        return replace(self, max_time=1.0, steps=None, price=None)
+        return replace(self, max_time=1.0, spare=0.0, steps=None, price=None)
 
     @property
     def settings(self) -> Settings:

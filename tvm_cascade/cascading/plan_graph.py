@@ -16,13 +16,12 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.planner import cascade, in_rings_or_addresses, in_time
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.row_addresses import or_row_addresses
-from tvm_cascade.cascading.timing import instructions
+from tvm_cascade.cascading.timing import WITHIN_CAP, instructions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
 _DEFAULTS = PlanOptions()
-WITHIN_CAP = 1.03  # most instructions under a cap, as a factor of those of the fastest plan within it
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:

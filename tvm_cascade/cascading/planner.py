@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from tvm_cascade.cascading.assemble import Figures
 from tvm_cascade.cascading.best_plan import ONE_AND_A_SHORT_SEARCH, ONE_SHORT_SEARCH, best_plan, or_whole_tensors
@@ -20,10 +21,11 @@ from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.search_cache import plain_costs, searches
 from tvm_cascade.cascading.structure import structure
-from tvm_cascade.cascading.timing import allowed_factor
+from tvm_cascade.cascading.timing import WITHIN_CAP, allowed_factor, instructions
 from tvm_cascade.cascading.unread_columns import may_leave_out_columns
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -31,6 +33,7 @@ from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, mon
 
 _DEFAULTS = PlanOptions()
 _LITTLE = 0.005  # of an arena: trades that save less are not looked for
+_FEWER = 0.95  # of the smallest plan's instructions, at most, for a hardly larger plan
 GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
 
 
@@ -171,8 +174,39 @@ def in_time(graph: Graph, options: PlanOptions) -> InTime:
 def in_rings_or_addresses(graph: Graph, options: PlanOptions, plan: Plan) -> Plan:
     """Return the smaller plan with row addresses if `options.max_time` allows such a plan, else `plan`.
 
-    A plan smaller than the plan refused by the limit is tried first.
+    A plan smaller than the plan refused by the limit is tried first. A hardly larger plan may win at last
+    (`_hardly_larger`).
     """
+    return _hardly_larger(graph, options, _rings_or_addresses(graph, options, plan))
+
+
+def _hardly_larger(graph: Graph, options: PlanOptions, smallest: Plan) -> Plan:
+    """Return the fastest plan of at most `options.spare` more bytes if it takes `_FEWER` of the instructions, else
+    `smallest`.
+
+    Plans with recompute stay as they are.
+    """
+    if not options.spare or options.steps is None or options.draft or options.granularity == "pixel" or _again(options):
+        return smallest
+    with suppress(SearchStopped):
+        monitor().check()
+        taken = instructions(smallest, options) or 0.0
+        if _FEWER * taken < in_time(graph, options).least:
+            return smallest
+        known = in_time(graph, replace(options, max_time=min(WITHIN_CAP, options.max_time)))
+        near = [p for p in (known.plan, *known.tried) if smallest.peak < p.peak <= (1 + options.spare) * smallest.peak]
+        priced = [
+            (instructions(p, options) or 0.0, p) for p in dict.fromkeys(raise_tile_rows(p, options) for p in near)
+        ]
+        least, plan = min(priced, key=lambda entry: entry[0], default=(inf, smallest))
+        if least <= _FEWER * taken:
+            bound, finer = min(plan.bound, smallest.bound), known.refused(smallest)
+            return replace(plan, bound=bound, baseline_peak=smallest.baseline_peak, finer=finer)
+    return smallest
+
+
+def _rings_or_addresses(graph: Graph, options: PlanOptions, plan: Plan) -> Plan:
+    """Return the result for `in_rings_or_addresses`, without larger plans."""
     bounds = [plan.peak] if plan.finer is None else [plan.finer[0], plan.peak]
     for below in bounds:
         found = or_row_addresses(graph, options, replace(plan, allocation=replace(plan.allocation, peak=below)))

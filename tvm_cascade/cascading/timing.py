@@ -11,6 +11,8 @@ from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.step_model import StepModel
 
+WITHIN_CAP = 1.03  # most instructions under a cap, as a factor of those of the fastest plan within it
+
 
 def instructions(plan: Plan, options: PlanOptions) -> float | None:
     """Return the estimated instructions of an inference; None if the core's are unknown."""

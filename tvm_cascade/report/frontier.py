@@ -14,9 +14,8 @@ from math import isqrt
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph
 from tvm_cascade.cascading.channel_search import frontier_in_groups
-from tvm_cascade.cascading.plan_graph import WITHIN_CAP
 from tvm_cascade.cascading.planner import in_time
-from tvm_cascade.cascading.timing import instructions
+from tvm_cascade.cascading.timing import WITHIN_CAP, instructions
 from tvm_cascade.cores.work import Work
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
