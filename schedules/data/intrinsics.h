@@ -58,6 +58,8 @@ TC_INLINE int32_t tc_rare(int32_t a) { return a; }
 #endif
 /* the upper four bits of every byte, and the lower four in their place */
 TC_INLINE int32_t tc_upper_nibbles(int32_t a) { return (int32_t)((uint32_t)a & 0xf0f0f0f0u); }
+/* the lowest four bits, with their sign */
+TC_INLINE int32_t tc_low_nibble(int32_t a) { return (int32_t)((uint32_t)a << 28) >> 28; }
 TC_INLINE int32_t tc_lower_nibbles(int32_t a) { return (int32_t)(((uint32_t)a << 4) & 0xf0f0f0f0u); }
 /* rounded twice, as C99 has it and other machines compute it; written out for the same reason */
 #if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4)

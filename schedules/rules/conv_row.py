@@ -434,6 +434,8 @@ class DepthwiseRow(ABC):
 
     first_bias = 0  # index in a record of the first row variant's bias
     layout: Hashable = None  # of the constants, where subclasses have several
+    stored_as = ""  # of weights in fewer bytes than int8: `Storage.name`
+    held: int  # bytes of the weights as they are packed, of subclasses with `stored_as`
     by_form: bool = False  # as of `ConvRow`
 
     def __init__(self, conv: Layer, pixels: int) -> None:
@@ -465,7 +467,9 @@ class DepthwiseRow(ABC):
 
     def build(self) -> RowKernel:
         """Build the kernel for a row."""
-        return self.k.kernel(self._emit, form=_form(self, (self.pixels, self.layout)))
+        saved = self.conv.weights.size - self.held if self.stored_as else 0
+        kernel = self.k.kernel(self._emit, form=_form(self, (self.pixels, self.layout)))
+        return replace(kernel, storage=Storage(self.stored_as, saved)) if self.stored_as else kernel
 
     def _emit(self) -> None:
         k, g = self.k, self.g

@@ -118,7 +118,7 @@ class _ClippedHalfwordConv(_Clipped, HalfwordConv):
     pass
 
 
-class _NibbleConv(Conv):
+class NibbleConv(Conv):
     """Weights of four bits, eight in a word: half the flash, and about as many instructions as bytes take.
 
     Four of them at a time are taken to the upper halves of bytes: sixteen times the weights. So all sums are sixteen times as
@@ -182,7 +182,7 @@ class _NibbleConv(Conv):
         return self.k.let(call("sxtb16", four), "wa"), self.k.let(call("sxtb16_ror8", four), "wb")
 
 
-class _TableConv(_NibbleConv):
+class _TableConv(NibbleConv):
     """Weights of at most 16 values as four-bit indices, behind a table of pairs: a byte, two indices, is the place of a
     word with two weights as int16. So two loads take the place of a load and widening.
     """
@@ -225,7 +225,7 @@ def conv2d(
     return (_ClippedConv if clipped else Conv)(conv, blocking).build()
 
 
-class _ClippedNibbleConv(_Clipped, _NibbleConv):
+class _ClippedNibbleConv(_Clipped, NibbleConv):
     pass
 
 
@@ -235,7 +235,7 @@ class _ClippedTableConv(_Clipped, _TableConv):
 
 def four_bits(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
     """Build K x K and 1 x 1 convolutions with weights of four bits (`of_four_bits`)."""
-    return (_ClippedNibbleConv if clipped else _NibbleConv)(conv, blocking).build()
+    return (_ClippedNibbleConv if clipped else NibbleConv)(conv, blocking).build()
 
 
 def by_table(conv: QuantizedConv, blocking: Blocking = BLOCKING, clipped: bool = False) -> RowKernel:
@@ -262,7 +262,7 @@ def conv_variants(
 ) -> list[Variant]:
     """List a convolution's variants, the default first, the smallest code last; all of them are small with `small`."""
     if conv.depthwise:
-        return scalar.depthwise_variants(conv)
+        return scalar.depthwise_variants(conv, packs_weights)
     clipped, rows = small and is_clipped(conv, Conv.group), max(conv.window.tile_rows, 1)
     usual, column, *others = (
         replace(b, narrow=small or coded) for b in (CLIPPED if clipped else BLOCKING, COLUMN, *OTHERS)
@@ -271,7 +271,7 @@ def conv_variants(
         blockings = (replace(b, coded=True) for b in ([usual] if clipped else [usual, *others]))
         return [Variant(f"conv {b.name}", partial(conv2d, conv, b, clipped=clipped), rows) for b in blockings]
     fewer = [replace(CLIPPED_FEW, narrow=small)] if clipped else [*others, usual]
-    if packs_weights and of_four_bits(conv, _NibbleConv.group):
+    if packs_weights and of_four_bits(conv, NibbleConv.group):
         return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b, clipped)) for b in fewer]
     if packs_weights and of_few_values(conv):
         return [Variant(f"table {b.name}", partial(by_table, conv, b, clipped)) for b in fewer]

@@ -203,7 +203,19 @@ class Dot(LaneOutputs):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
 
 
-class _NibbleDot(Dot):
+def in_halves(pairs: np.ndarray) -> np.ndarray:
+    """Pack weights in [-8, 8), [pairs, 2, n], into the lower and the upper halves of bytes, flat."""
+    pairs = pairs.view(np.uint8)
+    return (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.uint8).view(np.int8).ravel()
+
+
+def upper_halves(both: Value) -> tuple[Value, Value]:
+    """Take both halves of sixteen bytes to the upper halves: sixteen times the weights packed by `in_halves`."""
+    lower = tirx.shift_left(both, splat(tirx.const(4, "int8"), 16))
+    return lower, tirx.bitwise_and(both, splat(tirx.const(-16, "int8"), 16))
+
+
+class NibbleDot(Dot):
     """Weights of four bits: vectors of sixteen bytes hold those of two channels, in their lower and upper halves.
 
     Both are taken to the upper halves, sixteen times the weights: so are all sums until they are requantized.
@@ -217,8 +229,7 @@ class _NibbleDot(Dot):
         self.taps, self.length = self.taps // 2, self.length // 2  # of weights, in bytes from here on
 
     def pack_weights(self) -> np.ndarray:
-        pairs = super().pack_weights().reshape(-1, 2, 16).view(np.uint8)
-        return (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.uint8).view(np.int8).ravel()
+        return in_halves(super().pack_weights().reshape(-1, 2, 16))
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = super().start(index, channel, pixels, size)
@@ -234,9 +245,7 @@ class _NibbleDot(Dot):
         for j in range(0, size, 2):
             block = weights + j // LANES * (self.taps * LANES)
             both = k.let(self._weights(block + (tap + lo) * (LANES // 2) + j % LANES * 8), "wv", wide)
-            lower = tirx.shift_left(both, splat(tirx.const(4, "int8"), lanes))
-            upper = tirx.bitwise_and(both, splat(tirx.const(-16, "int8"), lanes))
-            for n, half in ((j, lower), (j + 1, upper)):
+            for n, half in enumerate(upper_halves(both), j):
                 w = k.let(half, "wn", wide)
                 for p, x in enumerate(xs):
                     value = acc[i32(p * size + n)]
@@ -300,7 +309,7 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool 
     Dot products serve input channels in multiples of eight, else outer products, which cannot round once.
     """
     if conv.depthwise:
-        return depthwise_variants(conv)
+        return depthwise_variants(conv, packs_weights)
     in_lanes, once = conv.requantize.in_lanes, conv.requantize.once
     if conv.outputs // conv.groups % LANES or not (in_lanes or once):
         return []
@@ -311,7 +320,7 @@ def conv_variants(conv: QuantizedConv, packs_weights: bool = False, coded: bool 
         return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in made]
 
     if packs_weights and not coded and of_four_bits(conv, 16):
-        return listed("nibbles", _NibbleDot, (DOT, *OTHER_DOTS))
+        return listed("nibbles", NibbleDot, (DOT, *OTHER_DOTS))
     outers = listed("outer", Outer, (OUTER, *OTHER_OUTERS)) if in_lanes else []
     if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
         return outers

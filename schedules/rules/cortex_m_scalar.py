@@ -19,14 +19,15 @@ from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.channel_table import ChannelTable
 from tvm_cascade.schedules.rules.clipped import Clipped, is_clipped
 from tvm_cascade.schedules.rules.coded import is_coded
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow, Layer
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
 from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.packing import tap_nibbles
 from tvm_cascade.schedules.rules.parts import Source
-from tvm_cascade.schedules.rules.quantized import QuantizedConv, of_four_bits, read_conv
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, in_four_bits, of_four_bits, read_conv
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -37,6 +38,7 @@ _SMALL = tuple(Blocking(pixels, 2, unroll=1, step=2) for pixels in (4, 2, 1))
 OTHERS = (Blocking(4, 2), Blocking(2, 4, unroll=9), Blocking(3, 2, unroll=9), Blocking(2, 2), *_SMALL)
 DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 _DEPTH_OF_NIBBLES = 8  # input channels of layers with weights of four bits: a multiple of it, so padding has biases
+_WORTH_DEPTHWISE = 256  # weights of a depthwise layer, at least, that takes four bits: the kernel's code is larger
 _WORTH_NIBBLES = 1024  # weights of such a layer, at least: the kernel's code is larger
 
 
@@ -71,7 +73,7 @@ class _ClippedConv(Clipped, Conv):
 
 
 class NibbleConv(Conv):
-    """Weights of four bits, two in a byte: the first plus eight in the lower half, the second in the upper half."""
+    """Weights of four bits, two in a byte: the first in the lower half, the second in the upper half."""
 
     group = 2
     stored_as = "4 bits"
@@ -81,8 +83,7 @@ class NibbleConv(Conv):
         self.taps, self.length = self.taps // self.group, self.length // self.group  # of weights, in bytes from here on
 
     def pack_weights(self) -> np.ndarray:
-        pairs = super().pack_weights().reshape(-1, 2)
-        return (pairs[:, 1] << 4 | (pairs[:, 0] + 8)).astype(np.int8)
+        return tap_nibbles(super().pack_weights())
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
         packed = self.packed(size)
@@ -102,8 +103,7 @@ class NibbleConv(Conv):
         k, g = self.k, self.g
         held = [k.let(self.w[self.place(weights, size, j, i + lo)].astype("int32"), "ww") for j in range(size)]
         for half in range(self.group):
-            taken = [tirx.shift_right(b, i32(4)) if half else tirx.bitwise_and(b, i32(15)) - 8 for b in held]
-            values = [k.let(value, "wv") for value in taken]
+            values = [k.let(_nibble(b, half), "wv") for b in held]
             for p in range(pixels):
                 x = k.let(self.x[at + i * 2 + half + p * g.strides[1] * g.channels].astype("int32"), "xv")
                 for j, value in enumerate(values):
@@ -141,11 +141,23 @@ class Depthwise(DepthwiseRow):
     def pack(self, biases: np.ndarray) -> np.ndarray:
         self.numbers = ChannelTable(self.conv.requantize, biases)
         self.layout = self.numbers.layout
-        taps = self.conv.weights.reshape(-1, self.conv.outputs)
-        self.taps, self.weights_at = len(taps), self.numbers.words.nbytes // taps.itemsize
+        return self.with_weights(self.numbers.words)
+
+    def with_weights(self, words: np.ndarray) -> np.ndarray:
+        """Return the table `words`, and behind it the weights of each channel."""
+        taps = self.packed(self.conv.weights.reshape(-1, self.conv.outputs))
+        self.taps, self.weights_at, self.held = len(taps), words.nbytes // taps.itemsize, taps.nbytes
         filled = np.zeros(-(-taps.nbytes // 4) * 4 // taps.itemsize, taps.dtype)
         filled[: taps.size] = taps.T.ravel()
-        return np.concatenate([self.numbers.words, filled.view(np.int32)])
+        return np.concatenate([words, filled.view(np.int32)])
+
+    def packed(self, taps: np.ndarray) -> np.ndarray:
+        """Return the weights, [taps, channels], as they are stored."""
+        return taps
+
+    def kernel_row(self, weights: Value, r: int) -> list[Value]:
+        """Return the weights in row `r` of a channel's window; `weights` is the place of the first one."""
+        return [self.w[weights + (r * self.g.kernel[1] + kx)].astype("int32") for kx in range(self.g.kernel[1])]
 
     def without_values(self) -> QuantizedConv:
         padded = len(self.g.row_variants()) > 1 or any(
@@ -169,13 +181,13 @@ class Depthwise(DepthwiseRow):
             for p in pixels:
                 k.store(acc, p, start)
             for r in range(g.kernel[0]):
-                weights = channel * self.taps + self.weights_at + r * g.kernel[1]
+                weights = channel * self.taps + self.weights_at
                 with geometry.valid_row(k, g, r, self.r0, self.r1):
-                    self._row(acc, rows[r] + column + c, weights, run, source)
+                    self._row(acc, rows[r] + column + c, self.kernel_row(weights, r), run, source)
                 inside = geometry.row_test(g, r, self.r0, self.r1)
                 if inside is not None:
                     with k.when(tirx.Not(inside)):
-                        self._padding_row(acc, weights, len(pixels))
+                        self._padding_row(acc, self.kernel_row(weights, r), len(pixels))
             sums = [acc[i32(p)] for p in pixels]
             for p, value in enumerate(self.finished(channel, sums)):
                 k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.out_dtype))
@@ -193,20 +205,17 @@ class Depthwise(DepthwiseRow):
         """Return a channel's outputs from its sums."""
         return self.numbers.requantized(self.k, self.conv.requantize, channel, sums)
 
-    def _padding_row(self, acc: Value, weights: Value, pixels: int) -> None:
+    def _padding_row(self, acc: Value, weights: list[Value], pixels: int) -> None:
         """Add the products of the zero point in a kernel row that is padding."""
-        total: Value = i32(0)
-        for kx in range(self.g.kernel[1]):
-            total = total + self.w[weights + kx].astype("int32")
-        more = self.k.let(total * self.zero, "more")
+        more = self.k.let(sum(weights, i32(0)) * self.zero, "more")
         for p in range(pixels):
             self.k.store(acc, p, acc[i32(p)] + more)
 
-    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+    def _row(self, acc: Value, at: Value, weights: list[Value], run: Run, source: Source) -> None:
         """Emits the products of a kernel row, each input column loaded once; padding columns count as the zero point."""
         k, g = self.k, self.g
         kw, stride, hop = g.kernel[1], g.strides[1], g.dilation[1]
-        values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
+        values = [k.let(weight, "wv") for weight in weights]
         for p, (k0, k1) in enumerate(run.taps):
             for kx in (*range(k0), *range(k1, kw)):
                 k.store(acc, p, acc[i32(p)] + values[kx] * self.zero)
@@ -220,7 +229,26 @@ class Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def _packs(conv: QuantizedConv) -> bool:
+class NibbleDepthwise(Depthwise):
+    """Weights of four bits: two taps of a channel in a byte. A channel begins with a byte."""
+
+    stored_as = "4 bits"
+
+    def packed(self, taps: np.ndarray) -> np.ndarray:
+        return tap_nibbles(taps)
+
+    def kernel_row(self, weights: Value, r: int) -> list[Value]:
+        taps = range(r * self.g.kernel[1], (r + 1) * self.g.kernel[1])
+        pairs = {i: self.k.let(self.w[weights + i].astype("int32"), "ww") for i in dict.fromkeys(t // 2 for t in taps)}
+        return [_nibble(pairs[t // 2], t % 2) for t in taps]
+
+
+def _nibble(byte: Value, upper: int) -> Value:
+    """Return a weight in the lower or upper half of a byte that was loaded with its sign."""
+    return tirx.shift_right(byte, i32(4)) if upper else call("low_nibble", byte)
+
+
+def packs(conv: Layer) -> bool:
     """Return True for a layer that `four_bits` takes, and whose weights outweigh the larger code."""
     return conv.weights.size >= _WORTH_NIBBLES and of_four_bits(conv, _DEPTH_OF_NIBBLES)
 
@@ -231,8 +259,6 @@ def conv_variants(
     """List a convolution's variants, the default first, with blocks of `usual`, and the smallest code last; all of them are
     small with `small`.
     """
-    if conv.depthwise:
-        return depthwise_variants(conv)
     clipped, rows_a_call = small and is_clipped(conv, Conv.group), max(conv.window.tile_rows, 1)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
     blockings = [usual, BLOCKING, *rows, *OTHERS]
@@ -244,12 +270,23 @@ def conv_variants(
     return [Variant(f"{kind} {b.name}", partial(conv2d, conv, b, clipped=clipped), rows_a_call) for b in made]
 
 
-def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
+def packs_depthwise(conv: Layer) -> bool:
+    """Return True for a depthwise layer that `NibbleDepthwise` takes, and whose weights outweigh the larger code."""
+    return conv.weights.size >= _WORTH_DEPTHWISE and in_four_bits(conv.weights)
+
+
+def depthwise_variants(conv: QuantizedConv, packs_weights: bool = False) -> list[Variant]:
     """List a depthwise convolution's variants by pixels per block, the default first."""
-    usual = geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
-    pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
-    pixels.sort(key=lambda p: p != usual)
-    return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
+    widths = depthwise_widths(conv.window.out_width)
+    if not (packs_weights and packs_depthwise(conv)):
+        return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in widths]
+    return [Variant(f"depthwise nibbles {p}", lambda p=p: NibbleDepthwise(conv, p).build()) for p in widths]
+
+
+def depthwise_widths(out_width: int) -> list[int]:
+    """List the pixels per block of a depthwise convolution's variants, the default first: the fewest blocks per row."""
+    usual = geometry.fewest_blocks(out_width, DEPTHWISE_PIXELS)
+    return sorted({usual, *(min(p, out_width) for p in (1, 2, *DEPTHWISE_PIXELS))}, key=lambda p: (p != usual, p))
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
@@ -267,7 +304,9 @@ def scalar_variants(
     small, coded = target.optimise == "size", conv is not None and is_coded(conv, target)
     if conv is None:
         return scalar_elementwise(spec, small)
-    if target.packs_weights and not coded and _packs(conv):
+    if conv.depthwise:
+        return depthwise_variants(conv, target.packs_weights)
+    if target.packs_weights and not coded and packs(conv):
         blockings = dict.fromkeys(replace(b, narrow=small) for b in (nibbles, *OTHERS))
         return [Variant(f"nibbles {b.name}", partial(four_bits, conv, b)) for b in blockings]
     return conv_variants(conv, usual, coded, small)

@@ -7,7 +7,7 @@ becomes a real number, is multiplied by the scales and gets its bias in the refe
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isfinite, prod
@@ -24,7 +24,7 @@ from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.quantized import Part, blank
+from tvm_cascade.schedules.rules.quantized import Part, blank, of_four_bits
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, dtype_of, i32, tirx
 from tvm_cascade.schedules.tir.stored_reals import INVERSE, SCALE, ZERO, Storing, factors, number
@@ -56,6 +56,7 @@ class HybridLayer:
     multiplier: int = 1
     parts: tuple[Part, ...] = ()
     groups: int = 1
+    unsigned: bool = False
 
     @property
     def non_contiguous(self) -> bool:
@@ -325,11 +326,7 @@ class _Depthwise(scalar.Depthwise):
         scales = np.broadcast_to(conv.scales, (conv.outputs,))
         reals = np.stack([conv.bias, scales]).astype(np.float32)
         words = np.concatenate([reals.view(np.int32), biases.astype(np.int32)]).T.ravel()
-        taps = conv.weights.reshape(-1, conv.outputs)
-        self.taps, self.weights_at = len(taps), words.nbytes // taps.itemsize
-        filled = np.zeros(-(-taps.nbytes // 4) * 4 // taps.itemsize, taps.dtype)
-        filled[: taps.size] = taps.T.ravel()
-        return np.concatenate([words, filled.view(np.int32)])
+        return self.with_weights(words)
 
     def without_values(self) -> HybridLayer:
         return self.conv.without_values()
@@ -356,9 +353,13 @@ class _Depthwise(scalar.Depthwise):
         return [self.conv.finished(call("alone", total.astype(_FLOAT) * scale) + bias) for total in sums]
 
 
-def depthwise(layer: HybridLayer, pixels: int) -> RowKernel:
-    """Build a depthwise kernel, in blocks of `pixels` pixels."""
-    return _Depthwise(layer, pixels).build()
+class _NibbleDepthwise(scalar.NibbleDepthwise, _Depthwise):
+    """Weights of four bits."""
+
+
+def depthwise(layer: HybridLayer, pixels: int, nibbles: bool = False) -> RowKernel:
+    """Build a depthwise kernel, in blocks of `pixels` pixels; `nibbles` stores weights in four bits."""
+    return (_NibbleDepthwise if nibbles else _Depthwise)(layer, pixels).build()
 
 
 class _Pairs(HybridRow, dsp.Conv):
@@ -371,6 +372,14 @@ class _Halves(HybridRow, dsp.HalfwordConv):
 
 class _Singles(HybridRow, scalar.Conv):
     """A product per multiplication."""
+
+
+class _PairNibbles(dsp.NibbleConv, HybridRow):
+    """Two products per `smlad`, of weights of four bits."""
+
+
+class _SingleNibbles(scalar.NibbleConv, HybridRow):
+    """A product per multiplication, of weights of four bits."""
 
 
 def built(form: type[HybridRow], layer: HybridLayer, blocking: Blocking) -> RowKernel:
@@ -387,16 +396,29 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if layer is None:
         return []
     if layer.depthwise:
-        usual, width = geometry.fewest_blocks(layer.window.out_width, scalar.DEPTHWISE_PIXELS), layer.window.out_width
-        widths = sorted(
-            {usual, *(min(p, width) for p in (1, 2, *scalar.DEPTHWISE_PIXELS))}, key=lambda p: (p != usual, p)
-        )
-        return [Variant(f"depthwise {p}", partial(depthwise, layer, p)) for p in widths]
-    pairs = _Pairs if layer.weights.dtype == np.int8 else _Halves
-    form: type[HybridRow] = pairs if target.dsp else _Singles
-    if target.dsp:
-        blockings = [dsp.BLOCKING, *dsp.OTHERS]
-    else:
-        usual = riscv.BLOCKING if "riscv" in target.core.rules else scalar.BLOCKING
-        blockings = [scalar.LLVM_BLOCKING if target.backend == "llvm" else usual, scalar.BLOCKING, *scalar.OTHERS]
-    return [Variant(f"conv {b.name}", partial(built, form, layer, b)) for b in dict.fromkeys(blockings)]
+        widths = scalar.depthwise_widths(layer.window.out_width)
+        nibbles = target.packs_weights and scalar.packs_depthwise(layer)
+        name = "depthwise nibbles" if nibbles else "depthwise"
+        return [Variant(f"{name} {p}", partial(depthwise, layer, p, nibbles)) for p in widths]
+    form, blockings = _pairs(layer, target) if target.dsp else _singles(layer, target)
+    name = "nibbles" if form.stored_as else "conv"
+    return [Variant(f"{name} {b.name}", partial(built, form, layer, b)) for b in dict.fromkeys(blockings)]
+
+
+def _pairs(layer: HybridLayer, target: KernelTarget) -> tuple[type[HybridRow], Sequence[Blocking]]:
+    """Return the class of a layer's kernels, and their blockings, on a core with the DSP extension."""
+    if target.packs_weights and of_four_bits(layer, dsp.NibbleConv.group):
+        return _PairNibbles, [*dsp.OTHERS, dsp.BLOCKING]
+    return _Pairs if layer.weights.dtype == np.int8 else _Halves, [dsp.BLOCKING, *dsp.OTHERS]
+
+
+def _singles(layer: HybridLayer, target: KernelTarget) -> tuple[type[HybridRow], Sequence[Blocking]]:
+    """Return the class of a layer's kernels, and their blockings, on other cores."""
+    usual, nibbles = (riscv.BLOCKING,) * 2 if "riscv" in target.core.rules else (scalar.BLOCKING, scalar.NIBBLES)
+    if target.packs_weights and scalar.packs(layer):
+        return _SingleNibbles, [nibbles, *scalar.OTHERS]
+    return _Singles, [
+        scalar.LLVM_BLOCKING if target.backend == "llvm" else usual,
+        scalar.BLOCKING,
+        *scalar.OTHERS,
+    ]

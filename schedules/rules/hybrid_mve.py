@@ -8,7 +8,7 @@ knew the count, it would decide by it whether to vectorize the loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -17,6 +17,7 @@ import numpy as np
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.storage import Storage
 from tvm_cascade.schedules.rules import cortex_m_mve as mve
 from tvm_cascade.schedules.rules import depthwise_mve
 from tvm_cascade.schedules.rules.emit import KernelBuilder
@@ -35,6 +36,7 @@ from tvm_cascade.schedules.rules.hybrid import (
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, each_vector, put, splat, vector
 from tvm_cascade.schedules.rules.packing import lane_records
+from tvm_cascade.schedules.rules.quantized import in_four_bits, of_four_bits
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 from tvm_cascade.schedules.tir.rounded_products import fenced
@@ -45,6 +47,8 @@ _UNITS = 4  # units at a time
 UNBOUNDED = -inf, inf
 _FLOAT = "float32"
 _FOUR = f"{_FLOAT}x{LANES}"
+_SIXTEEN = "int8x16"
+_MOST_OF_NIBBLES = 1 << 17  # inputs of a unit whose weights are in [-8, 8): sixteen times the sum has 32 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +63,7 @@ class HybridDense:
     bias: np.ndarray
     parts: int  # of the input, each with factors of its own: the rows, or one
     bounds: tuple[float, ...] = UNBOUNDED  # smallest and largest output
+    in_halves: bool = False  # whether bytes hold weights of two units
 
     @property
     def lanes(self) -> int:
@@ -73,7 +78,8 @@ class HybridDense:
         units, depth = self.weights.shape
         again = self.passes * self.lanes - depth
         whole, last = np.split(self.weights, [depth - self.lanes + again], axis=1)
-        return np.concatenate([whole, np.zeros((units, again), np.int8), last], axis=1).ravel()
+        rows = np.concatenate([whole, np.zeros((units, again), np.int8), last], axis=1)
+        return mve.in_halves(rows.reshape(units // 2, 2, -1)) if self.in_halves else rows.ravel()
 
     def table(self) -> np.ndarray:
         """Return the loop count, then the negated sums of weights."""
@@ -135,9 +141,13 @@ class _Dot:
             factor = self.scale
             if op.scales.size > 1:
                 factor = k.let(factor * self.scales[unit + j], "factor", _FLOAT)
-            total = k.let(call("mla", self.zero, self.sums[unit + (j + 1)], acc[i32(j)]), "total")
+            total = k.let(call("mla", self.zero, self.sums[unit + (j + 1)], self._sum(acc, j)), "total")
             real = call("alone", total.astype(_FLOAT) * factor) + self.bias[unit + j]
             k.store(self.out, to + unit + j, bounded(real, op.bounds))
+
+    def _sum(self, acc: Value, j: int) -> Value:
+        """Return the sum of a unit's products."""
+        return acc[i32(j)]
 
     def _products(self, acc: Value, unit: Value, at: Value, tap: Value, count: int) -> None:
         k, lanes, row = self.k, self.op.lanes, self.op.passes * self.op.lanes
@@ -147,6 +157,40 @@ class _Dot:
             w = vector(self.w, (unit + j) * row + tap, lanes).astype(kind)
             dot = "llvm.arm.mve.vmldava"
             k.store(acc, j, tirx.call_llvm_pure_intrin("int32", dot, 0, 0, 0, acc[i32(j)], x, w))
+
+
+class _NibbleDot(_Dot):
+    """Weights of four bits: vectors of sixteen bytes hold those of two units, in their lower and upper halves.
+
+    Both are taken to the upper halves, sixteen times the weights: so are sums until they become real numbers.
+    """
+
+    stored_as = "4 bits"
+
+    def __init__(self, op: HybridDense) -> None:
+        super().__init__(replace(op, in_halves=True))
+        self.saved = op.weights.size - self.k.arrays[0].nbytes
+
+    def build(self) -> RowKernel:
+        return replace(super().build(), storage=Storage(self.stored_as, self.saved))
+
+    def _sum(self, acc: Value, j: int) -> Value:
+        return self.k.let(tirx.shift_right(super()._sum(acc, j), i32(4)), "sum")
+
+    def _products(self, acc: Value, unit: Value, at: Value, tap: Value, count: int) -> None:
+        k, row = self.k, self.op.passes * _LANES[0]
+        x = k.let(vector(self.x, at, _LANES[0]), "xv", _SIXTEEN)
+        for j in range(0, count, 2):
+            both = k.let(vector(self.w, (unit + j) * (row // 2) + tap, _LANES[0]), "wv", _SIXTEEN)
+            for i, half in enumerate(mve.upper_halves(both)):
+                w, dot = k.let(half, "wn", _SIXTEEN), "llvm.arm.mve.vmldava"
+                k.store(acc, j + i, tirx.call_llvm_pure_intrin("int32", dot, 0, 0, 0, acc[i32(j + i)], x, w))
+
+
+def _packs(op: HybridDense) -> bool:
+    """Return True for a product that `_NibbleDot` takes."""
+    units, depth = op.weights.shape
+    return units % 2 == 0 and depth >= _LANES[0] and in_four_bits(op.weights) and depth <= _MOST_OF_NIBBLES
 
 
 class _LaneEnds(HybridRow, mve.LaneOutputs):
@@ -188,7 +232,13 @@ class _ConvDot(_LaneEnds, mve.Dot):
             for j in range(0, size, LANES):
                 values = [acc[i32(p * size + j + i)] for i in range(LANES)]
                 four = self.k.let(tirx.Shuffle(values, lanes), "four", "int32x4")
+                if self.sixteenfold:
+                    four = self.k.let(tirx.shift_right(four, splat(i32(4))), "four", "int32x4")
                 self.finished_lanes(four, x, channel, p, j)
+
+
+class _ConvNibbles(_ConvDot, mve.NibbleDot):
+    """Weights of four bits."""
 
 
 class _ConvOuter(_LaneEnds, mve.Outer):
@@ -229,7 +279,7 @@ class _Depthwise(depthwise_mve.Depthwise):
         scales = np.broadcast_to(conv.scales, (conv.outputs,)).copy()
         bias, scale = (np.asarray(v, np.float32).view(np.int32) for v in (conv.bias, scales))
         table = np.stack([bias, np.zeros_like(bias), -scale], axis=1)
-        records, self.words = lane_records(conv.weights, biases, table)
+        records, self.words = lane_records(self.packed_weights(), biases, table)
         self.weights_at = (4 + 2 * biases.shape[0]) * LANES
         return np.concatenate([np.zeros(LANES, records.dtype), records])
 
@@ -261,20 +311,30 @@ class _Depthwise(depthwise_mve.Depthwise):
             put(k, self.out, (x + p) * self.g.channels + cb * 8, tirx.Shuffle(halves, order), 8)
 
 
-def _depthwise(layer: HybridLayer) -> list[Variant]:
+class _NibbleDepthwise(depthwise_mve.NibbleDepthwise, _Depthwise):
+    """Weights of four bits."""
+
+
+def _depthwise(layer: HybridLayer, packs_weights: bool) -> list[Variant]:
     """List a depthwise layer's variants by pixels per block; none unless channels are a multiple of eight."""
     if layer.window.channels % 8 or layer.multiplier > 1:
         return []
-    return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(layer, p).build()) for p in (2, 1, 3, 4)]
+    nibbles = packs_weights and depthwise_mve.packs(layer)
+    form, name = (_NibbleDepthwise, "depthwise nibbles") if nibbles else (_Depthwise, "depthwise")
+    return [Variant(f"{name} {p}", lambda p=p: form(layer, p).build()) for p in (2, 1, 3, 4)]
 
 
-def _convolution(spec: OperatorSpec) -> list[Variant]:
+def _convolution(spec: OperatorSpec, packs_weights: bool) -> list[Variant]:
     """List a hybrid convolution's variants; none if a group's outputs are no multiple of four."""
     layer = read_hybrid(spec) if spec.kind != "hybrid_dense" else None
     if layer is not None and layer.depthwise and layer.weights.dtype == np.int8:
-        return _depthwise(layer)
+        return _depthwise(layer, packs_weights)
     if layer is None or layer.outputs // layer.groups % LANES or layer.weights.dtype != np.int8:
         return []
+    if packs_weights and of_four_bits(layer, _LANES[0]):
+        return [
+            Variant(f"nibbles {b.name}", partial(built, _ConvNibbles, layer, b)) for b in (mve.DOT, *mve.OTHER_DOTS)
+        ]
     eights = layer.weights.shape[2] % 8 == 0
     dots = [Variant(f"dot {b.name}", partial(built, _ConvDot, layer, b)) for b in (mve.DOT, *mve.OTHER_DOTS) if eights]
     outers = (mve.OUTER, *mve.OTHER_OUTERS)
@@ -347,4 +407,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if (found := read_range(spec, bits=False)) is not None:
         return [Variant(f"factors {found.storing.value}", partial(find_factors, found))] if found.count >= LANES else []
     op = read_hybrid_dense(spec)
-    return _convolution(spec) if op is None else [Variant("dot", _Dot(op).build)]
+    if op is None:
+        return _convolution(spec, target.packs_weights)
+    nibbles = target.packs_weights and _packs(op)
+    return [Variant("nibbles", _NibbleDot(op).build) if nibbles else Variant("dot", _Dot(op).build)]

@@ -164,6 +164,7 @@ INTRINSICS = (
     Intrinsic("lsl", lambda a, b: a << _shift(b)),
     Intrinsic("upper_nibbles", lambda a: _upper_nibbles(a)),
     Intrinsic("lower_nibbles", lambda a: _upper_nibbles(a << tirx.const(4, "int32"))),
+    Intrinsic("low_nibble", lambda a: (a << tirx.const(28, "int32")) >> tirx.const(28, "int32")),
     Intrinsic("rbit", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.bitreverse", a)),
     Intrinsic("rare", lambda a: a),
     Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),

@@ -49,6 +49,17 @@ def nibbles(weights: np.ndarray) -> np.ndarray:
     return (halves[:, 0] | halves[:, 1] << 4).astype(np.uint8).reshape(-1).view("<i4")
 
 
+def tap_nibbles(weights: np.ndarray) -> np.ndarray:
+    """Pack weights in [-8, 8), [taps, ...], as int8 [taps / 2, ...]: an even tap in the lower half of a byte, the next in the
+    upper half.
+
+    The last upper half is empty if taps are odd.
+    """
+    even, odd = weights[::2], np.zeros_like(weights[::2])
+    odd[: len(weights) // 2] = weights[1::2]
+    return (even & 15 | odd << 4).astype(np.uint8).view(np.int8)
+
+
 def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """Pack as `interleave` does, but with the tail in groups of eight, too: `[rest / 8][block][8]`.
 

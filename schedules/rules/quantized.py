@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -83,17 +84,23 @@ def blank(array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
+def in_four_bits(weights: np.ndarray) -> bool:
+    """Return True for weights in [-8, 8)."""
+    return bool(weights.min() >= -8 and weights.max() < 8)
+
+
 _MOST_SIXTEENTH = 1 << 27  # sums below it may be sixteen times as large
 
 
-def of_four_bits(conv: QuantizedConv, multiple: int) -> bool:
+def of_four_bits(conv: Any, multiple: int) -> bool:
     """Return True for a layer that kernels of weights of four bits take: its weights are in [-8, 8), its input channels a
-    multiple of `multiple`, and sixteen times its sums have 32 bits."""
+    multiple of `multiple`, and sixteen times its sums have 32 bits. `conv` is a `QuantizedConv`, or a `HybridLayer`."""
     plain = not (conv.depthwise or conv.parts or conv.unsigned or conv.window.tile_rows)
-    if not plain or conv.weights.shape[2] % multiple or conv.weights.min() < -8 or conv.weights.max() > 7:
+    if not plain or conv.weights.shape[2] % multiple or not in_four_bits(conv.weights):
         return False
     most = 2 * 8 * 255 * conv.weights[..., 0].size  # of products and the zero point's part
-    return int(np.abs(conv.bias.astype(np.int64)).max()) + most < _MOST_SIXTEENTH
+    start = 0 if conv.bias.dtype.kind == "f" else int(np.abs(conv.bias.astype(np.int64)).max())
+    return start + most < _MOST_SIXTEENTH
 
 
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:

@@ -47,6 +47,44 @@ def network(path: Path, depth: int, channels: int, dtype: str = "int8", seed: in
     return weights
 
 
+def depthwise_network(path: Path, kernel: int, stride: int, multiplier: int, channels: int, real: bool) -> np.ndarray:
+    """Write a padded depthwise convolution of weights of four bits, stored as int8; `real`: between floats."""
+    random, writer = np.random.default_rng(kernel), ModelWriter()
+    outputs, dtype = channels * multiplier, "float32" if real else "int8"
+    rows, columns = (4, 3) if real else (8, 7)
+    x = writer.activation((1, rows, columns, channels), dtype, 0.05, 3)
+    weights = random.integers(-8, 8, (1, kernel, kernel, outputs)).astype("int8")
+    scales = random.uniform(0.02, 0.05, outputs).astype("float32")
+    taps = writer.tensor(weights.shape, "int8", scales, axis=3, data=weights, name="kernel")
+    biases = random.integers(-800, 800, outputs).astype(dtype if real else "int32")
+    bias = writer.tensor((outputs,), str(biases.dtype), 0.05 * scales, data=biases)
+    y = writer.tensor((1, -(-rows // stride), -(-columns // stride), outputs), dtype, 0.3, -5)
+    window = WINDOW | {"strideH": stride, "strideW": stride, "depthMultiplier": multiplier}
+    writer.operator("DEPTHWISE_CONV_2D", [x, taps, bias], [y], "DepthwiseConv2DOptions", **window)
+    path.write_bytes(writer.finish())
+    return weights
+
+
+def hybrid_network(path: Path, units: int, depth: int, taps: int = 0) -> np.ndarray:
+    """Write a layer of floats by weights of four bits, stored as int8: a product of three rows, or a convolution of
+    `taps` by `taps`."""
+    random, writer = np.random.default_rng(depth), ModelWriter()
+    shape = (units, taps, taps, depth) if taps else (units, depth)
+    weights = random.integers(-8, 8, shape).astype("int8")
+    scales = random.uniform(0.02, 0.05, units).astype("float32")
+    x = writer.activation((1, 6, 5, depth) if taps else (3, depth), "float32")
+    kernel = writer.tensor(weights.shape, "int8", scales, data=weights, name="kernel")
+    bias = writer.tensor((units,), "float32", data=random.normal(size=units).astype("float32"))
+    if taps:
+        y = writer.tensor((1, 3, 3, units), "float32")
+        writer.operator("CONV_2D", [x, kernel, bias], [y], "Conv2DOptions", **WINDOW)
+    else:
+        y = writer.tensor((3, units), "float32")
+        writer.operator("FULLY_CONNECTED", [x, kernel, bias], [y], "FullyConnectedOptions")
+    path.write_bytes(writer.finish())
+    return weights
+
+
 def with_small(source: Path, target: Path, values: np.ndarray, kind: int, bits: int, data: bytes | None = None) -> None:
     """Write the network again with its kernel in another element type."""
     model = schema.ModelT.InitFromPackedBuf(source.read_bytes(), 0)
@@ -74,6 +112,64 @@ def test_they_compute_what_eight_bits_do(
         op.weight_bytes for op in made["small"].plan.graph.ops
     )
     assert saved == (weights.size // 2 if depth == 16 else 0)
+
+
+CORES = ("cortex-m4", "cortex-m0plus", "cortex-m3", "cortex-m55", "riscv32")
+
+
+def saved_bytes(plain: Path, weights: np.ndarray, target: str, **options: Any) -> int:
+    """Return the bytes that the network takes fewer with weights of four bits; both must compute the same."""
+    small = plain.with_name("small.tflite")
+    with_small(plain, small, weights, 17, 4)
+    made = {p.stem: tvm_cascade.compile(p, target=target, output=p.with_suffix(""), **options) for p in (plain, small)}
+    assert tvm_cascade.run(small.with_suffix(""), check=plain).to_dict()["match"] is True
+    before, after = (sum(op.weight_bytes for op in made[name].plan.graph.ops) for name in ("plain", "small"))
+    return before - after
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("target", CORES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "multiplier", "channels", "real"),
+    [(3, 1, 1, 128, False), (2, 2, 2, 64, False), (5, 2, 1, 48, False), (3, 2, 1, 128, True)],
+)
+def test_depthwise_layers_keep_them(
+    target: str,
+    kernel: int,
+    stride: int,
+    multiplier: int,
+    channels: int,
+    real: bool,
+    emulator: None,
+    quick_host: None,
+    tmp_path: Path,
+) -> None:
+    """Taps of an odd number are filled up to a byte in every channel; Cortex-M55 keeps small layers in bytes."""
+    weights = depthwise_network(tmp_path / "plain.tflite", kernel, stride, multiplier, channels, real)
+    saved = saved_bytes(tmp_path / "plain.tflite", weights, target)
+    kept = target != "cortex-m55" or multiplier > 1 or weights.size >= 1024
+    assert saved == (channels * multiplier * (kernel**2 // 2) if kept else 0)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("options", ({"granularity": "pixel"}, {"max_macs": 1.6, "max_time": 100.0}, {"sram": "min"}))
+@pytest.mark.parametrize("target", ("cortex-m4", "cortex-m55"))
+def test_depthwise_layers_keep_them_in_other_forms(
+    target: str, options: dict[str, Any], emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    weights = depthwise_network(tmp_path / "plain.tflite", 3, 1, 1, 128, False)
+    assert saved_bytes(tmp_path / "plain.tflite", weights, target, **options) == 512
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("target", CORES)
+@pytest.mark.parametrize(("units", "depth", "taps"), [(38, 48, 0), (6, 200, 0), (16, 16, 3)])
+def test_layers_between_floats_keep_them(
+    target: str, units: int, depth: int, taps: int, emulator: None, quick_host: None, tmp_path: Path
+) -> None:
+    """A product's last vector overlaps the one before on Cortex-M55, with zeros for weights."""
+    weights = hybrid_network(tmp_path / "plain.tflite", units, depth, taps)
+    assert weights.size // 2 <= saved_bytes(tmp_path / "plain.tflite", weights, target) <= weights.size // 2 + 4 * units
 
 
 @pytest.mark.emulator
