@@ -43,6 +43,7 @@ from tvm_cascade.staging.kernels.cpu_integer import integers, ranges
 from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
 from tvm_cascade.staging.kernels.cpu_pools import clamp_max_pool
 from tvm_cascade.staging.kernels.cpu_stored import WIDENED
+from tvm_cascade.staging.kernels.cpu_vectors import fuse_in_order, in_vectors
 from tvm_cascade.staging.kernels.cpu_winograd import winograd
 
 LOG = logging.getLogger("tvm_cascade")
@@ -84,7 +85,7 @@ def cpu_schedule(func: PrimFunc, parallel: bool, accumulators: int) -> CpuSchedu
             refused.append(name)
             continue
         if schedule is not None:
-            return CpuSchedule(schedule.mod["main"], name, tuple(refused))
+            return CpuSchedule(in_vectors(schedule.mod["main"]), name, tuple(refused))
     return CpuSchedule(func, None, tuple(refused))
 
 
@@ -455,7 +456,9 @@ def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
     last = inline_around(sch, None)
     if last is None:
         return None
-    loops = sch.get_loops(last)
+    loops = fuse_in_order(sch, last)
+    if len(loops) == 1 and extent(sch, loops[0]) % LANES == 0:
+        loops = sch.split(loops[0], [None, LANES])
     if loops and parallel:
         share(sch, loops[:-1] if len(loops) > 1 else loops, parallel)
     return sch
