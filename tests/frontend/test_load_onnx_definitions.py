@@ -139,6 +139,19 @@ def test_lp_normalization(tmp_path: Path, axis: int, order: int) -> None:
     _check(tmp_path, [helper.make_node("LpNormalization", ["x0"], ["y0"], axis=axis, p=order)], [x], {}, [want])
 
 
+@pytest.mark.parametrize("axes", [None, [0], [1, 3], [-1]])
+def test_mean_variance_normalization(tmp_path: Path, axes: list[int] | None) -> None:
+    """The variance of elements that are hardly apart is no difference of squares; elements that are all alike give 0."""
+    x = _x(2, 3, 4, 5)
+    x[1, :, 0] = x[0, :, 0] * np.float32(1.05)
+    x[:, 1] = 2
+    exact, over = x.astype("float64"), tuple(axes or (0, 2, 3))
+    off, deviation = exact - exact.mean(over, keepdims=True), exact.std(over, keepdims=True)
+    how = {} if axes is None else {"axes": axes}
+    node = helper.make_node("MeanVarianceNormalization", ["x0"], ["y0"], **how)
+    _check(tmp_path, [node], [x], {}, [(off / np.where(deviation < 1e-12, 1, deviation)).astype("float32")])
+
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_one_hot_by_a_depth_of_one_dimension(tmp_path: Path, axis: int) -> None:
     """Negative indices count from the end; those beyond it give no hot element."""

@@ -39,6 +39,7 @@ from tvm_cascade.importers.onnx.normalizations import (
     batch_normalization,
     layer_normalization,
     lp_normalization,
+    mean_variance_normalization,
     rms_normalization,
 )
 from tvm_cascade.importers.onnx.numbers import (
@@ -393,6 +394,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "LayerNormalization": layer_normalization,
         "RMSNormalization": rms_normalization,
         "LpNormalization": lp_normalization,
+        "MeanVarianceNormalization": mean_variance_normalization,
         "ConvInteger": conv_integer,
         "DequantizeLinear": dequantize_blocks,
         "MatMulNBits": matmul_by_bits,

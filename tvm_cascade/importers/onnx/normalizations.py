@@ -1,7 +1,8 @@
 """Converters for ONNX normalizations that Relax's importer lacks, or computes wrongly in some form.
 
 The importer normalizes a BatchNormalization in training mode by the stored statistics, returns 0 for a
-LayerNormalization's statistics, and refuses a broadcast scale and an RMSNormalization over every axis.
+LayerNormalization's statistics, refuses a broadcast scale and an RMSNormalization over every axis, and takes the variance of a
+MeanVarianceNormalization as a difference of two large numbers, which is no number for elements that are all alike.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 Attributes = dict[str, Any]
+_LEAST_DEVIATION = 1e-9  # that the standard adds in a MeanVarianceNormalization
 
 
 def batch_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
@@ -75,6 +77,12 @@ def lp_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
     return relax.op.divide(x, bb.normalize(relax.op.maximum(norm, least)))
 
 
+def mean_variance_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Subtract the mean over `axes`, and divide by the deviation; 0 for elements that are all alike."""
+    _, variance, deviation = _statistics(bb, inputs[0], [int(axis) for axis in attrs.get("axes", (0, 2, 3))])
+    return relax.op.divide(deviation, _shifted(bb, bb.normalize(relax.op.sqrt(variance)), _LEAST_DEVIATION))
+
+
 def _axes(x: Value, attrs: Attributes) -> list[int]:
     """Return a layer's normalized axes: from `axis` to the last."""
     rank = len(shape_of(x))
@@ -93,7 +101,11 @@ def _statistics(bb: Any, x: Value, axes: Sequence[int]) -> tuple[Value, Value, V
 
 
 def _biased(bb: Any, square: Value, attrs: Attributes) -> Value:
-    return bb.normalize(relax.op.add(square, relax.const(attrs.get("epsilon", 1e-5), "float32")))
+    return _shifted(bb, square, attrs.get("epsilon", 1e-5))
+
+
+def _shifted(bb: Any, value: Value, by: float) -> Value:
+    return bb.normalize(relax.op.add(value, relax.const(by, "float32")))
 
 
 def _divided(bb: Any, value: Value, square: Value, attrs: Attributes) -> Value:
