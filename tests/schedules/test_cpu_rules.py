@@ -219,7 +219,8 @@ def test_depthwise_convolutions_copy_few_rows_at_once(window: int, stride: int, 
     assert 4 * prod(int(d) for d in pad.ty.shape) <= 5 << 14
 
 
-def test_no_condition_stands_in_the_loop_over_pixels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processor", ["haswell", "skylake-avx512"])
+def test_no_condition_stands_in_the_loop_over_pixels(processor: str, tmp_path: Path) -> None:
     """196 pixels in vectors of 16, the last of 4: a condition would keep compilers from vectorizing the activation."""
     writer = Writer()
     path = tmp_path / "model.onnx"
@@ -227,7 +228,8 @@ def test_no_condition_stands_in_the_loop_over_pixels(tmp_path: Path) -> None:
     onnx.save(writer.model((1, 5, 14, 14), y), path)
     net = stage_network(frontend.load(path), "llvm")
     found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 1)), Options(variant="sequential")).schedule
-    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions(workers=1))
+    options = LowerOptions(workers=1, target=f"llvm -mcpu={processor}")
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, options)
     (kernel,) = [f for f in staged.functions.values() if "point_acc" in f.script()]
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(kernel.body, (tirx.For, loops.append))

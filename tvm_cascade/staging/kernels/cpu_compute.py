@@ -14,9 +14,6 @@ from tvm import te, tirx
 from tvm.tirx import all as tir_all
 from tvm.tirx import if_then_else
 
-from tvm_cascade.graph import ITEM_BYTES
-
-_NEAR = 1 << 18  # bytes of weights that stay in the near cache of a core beside what they are multiplied with
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
 PACKED = f"NCHW{LANES}c"
 ROWS = (
@@ -83,16 +80,16 @@ def direct_conv2d(
     return te.compute((x.shape[0], channels, oh, ow), result, name="conv_out")
 
 
-def takes_pixels(shape: Sequence[int], channels: int, packed: bool) -> bool:
-    """Test whether a convolution of a single tap to `channels` plain channels is faster as `direct_pointwise`, by pixel
+def takes_pixels(shape: Sequence[int], channels: int) -> bool:
+    """Test whether a convolution of a single tap of a plain input to `channels` is faster as `direct_pointwise`, by pixel
     vectors.
 
-    `shape` is the input's in NCHW; the pixels have to fill a vector. The kernel with vectors of channels reads packed
-    inputs too, and reads all weights less often: with `packed` inputs and weights larger than the near cache it is
-    faster, and the result is False.
+    `shape` is the input's in NCHW; the pixels have to fill a vector. Counted are steps of vectors: pixels are filled up to
+    pairs of vectors and copied, and channels are filled up to tiles; the kernel with vectors of channels fills up these alone.
     """
-    near = shape[1] * channels * ITEM_BYTES["float32"] <= _NEAR
-    return int(shape[2]) * int(shape[3]) >= LANES and (not packed or near)
+    depth, pixels = int(shape[1]), int(shape[2]) * int(shape[3])
+    by_pixels = 2 * -(-pixels // (2 * LANES)) * ROWS * -(-channels // ROWS) * depth + pixels * depth // LANES
+    return pixels >= LANES and by_pixels <= pixels * depth * whole(channels) // LANES
 
 
 def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
@@ -108,9 +105,9 @@ def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
     def pixel(b, t, c, v):
         at = t * LANES + v
         value = x[b, c, tirx.floordiv(at, wide), tirx.floormod(at, wide)]
-        return value if pixels % LANES == 0 else if_then_else(at < pixels, value, 0.0)
+        return value if pixels == tiles * LANES else if_then_else(at < pixels, value, 0.0)
 
-    tiles = -(-pixels // LANES)
+    tiles = 2 * -(-pixels // (2 * LANES))  # schedules take one or two at a time, without a condition
     tile: Any = te.compute((n, tiles, depth, LANES), pixel, name="point_pad")
 
     def multiply(b, o, r, at):

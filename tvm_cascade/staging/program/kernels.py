@@ -408,7 +408,7 @@ class _Builder:
         if size is not None:
             weight = self._parameter(pack_winograd(oihw, size))
             return bb.emit_te(winograd_conv2d, x, weight, channels, geometry[1], size)
-        if layout in ("NCHW", PACKED) and self._is_pointwise(t, oihw, geometry):
+        if layout == "NCHW" and self._is_pointwise(t, oihw, geometry):
             return bb.emit_te(direct_pointwise, self._plain(bb, t), self._parameter(pack_rows(oihw)), channels)
         weight = self._parameter(pack_weights(oihw, LANES if packed else 1))
         return bb.emit_te(direct_conv2d, x, weight, channels, *geometry, layout)
@@ -417,8 +417,8 @@ class _Builder:
         """Test whether a convolution of tensor `t` multiplies pixels one by one, and the kernel writes pixel vectors."""
         strides, padding, _ = geometry
         alone = [*oihw.shape[2:], *strides, *padding] == [1, 1, 1, 1, 0, 0, 0, 0]
-        shape = self.net.graph.tensors[t].shape
-        return alone and self.packed.isdisjoint(self.outputs) and takes_pixels(shape, len(oihw), t in self.packed)
+        plain = t not in self.packed and self.packed.isdisjoint(self.outputs)
+        return alone and plain and takes_pixels(self.net.graph.tensors[t].shape, len(oihw))
 
     def _winograd_size(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> int | None:
         """Return the Winograd tile size for a convolution of tensor `t`; None if another form has less work."""

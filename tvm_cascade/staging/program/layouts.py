@@ -49,8 +49,8 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
     Candidates are float32 tensors used only by operators with kernels for both layouts. All tensors joined by
     element-wise operators, concatenations and splits get the same layout. Partial vectors are filled up if only kernels
     for any number of channels use the tensor, and the padding is multiplied by zero weights alone. Pointwise
-    convolutions to such channels, or from plain tensors, write plain tensors if vectors of pixels are faster
-    (`cpu_compute.takes_pixels`), unless a convolution of several taps or a pool reads them.
+    convolutions from plain tensors write plain tensors if vectors of pixels are faster (`cpu_compute.takes_pixels`), unless a
+    convolution of several taps or a pool reads them.
     """
     graph = net.graph
     joined: list[tuple[int, int]] = []
@@ -79,11 +79,9 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
     plain = {sets[t] for t in barred}
     wanted = {sets[t] for op in graph.ops for t in _packed_by_wish(net, op)}
     for op in graph.ops:
-        inside, out = sets[op.inputs[0]] not in plain, op.outputs[0]
-        if sets[out] in wanted or not _takes_pixels(net, op, inside):
-            continue
-        if not inside or not _whole(graph.tensors[out].shape):
-            plain.add(sets[out])
+        given, made = sets[op.inputs[0]], sets[op.outputs[0]]
+        if given in plain and made not in wanted and _takes_pixels(net, op):
+            plain.add(made)
     return frozenset(t for t, s in enumerate(sets) if s not in plain)
 
 
@@ -109,20 +107,20 @@ def _packable(tensor: Tensor) -> bool:
     )
 
 
-def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
-    """Test whether an operator is a convolution of one tap, best done by pixel vectors; `packed`: the input is packed."""
+def _takes_pixels(net: StageGraph, op: Op) -> bool:
+    """Test whether an operator is a convolution of one tap, best done by pixel vectors if its input is plain."""
     window = (*op.windows, *op.columns)
     taps = all(w is not None and (w.extent, w.stride, w.padding) == (1, 1, 0) for w in window)
     if op.kind not in CONVOLUTIONS or not taps or not _channels_first(net, op):
         return False
     (source, *_), (out, *_) = op.inputs, op.outputs
-    return takes_pixels(net.graph.tensors[source].shape, net.graph.tensors[out].shape[1], packed)
+    return takes_pixels(net.graph.tensors[source].shape, net.graph.tensors[out].shape[1])
 
 
 def _packed_by_wish(net: StageGraph, op: Op) -> tuple[int, ...]:
     """Return the tensors an operator prefers packed: kernels with windows read vectors of channels."""
     if op.kind in CONVOLUTIONS:
-        return () if _takes_pixels(net, op, packed=False) else op.inputs
+        return () if _takes_pixels(net, op) else op.inputs
     return (*op.inputs, *op.outputs) if op.kind in ("max_pool2d", "avg_pool2d") else ()
 
 
