@@ -360,3 +360,10 @@ def test_quantized_integers_of_32_bits_are_unsupported(tmp_path: Path, capfd: py
     with pytest.raises(UnsupportedOperatorError, match="unsupported operator ADD"):
         load(tmp_path / "m.tflite")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_tensor_that_is_an_input_and_written(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x, y = (writer.activation((1, 8), "int8", 0.1) for _ in range(2))
+    writer.operator("RELU", [x], [y])
+    _refused(tmp_path / "net.tflite", writer.finish(), "operator 0 writes tensor t1, an input")

@@ -432,6 +432,7 @@ def _check_subgraph(model: Model, g: int, size: int) -> None:
         _check_tensor(model, graph.Tensors(t), graph.names[t], size)
     for index in (*graph.InputsAsNumpy(), *graph.OutputsAsNumpy()):
         _require(0 <= index < tensors, f"it names tensor {index} of {tensors} as an input or output")
+    given = {int(index) for index in graph.InputsAsNumpy()}
     for i in range(graph.OperatorsLength()):
         op = graph.Operators(i)
         _require(0 <= op.OpcodeIndex() < model.OperatorCodesLength(), f"operator {i} has no operator code")
@@ -440,6 +441,7 @@ def _check_subgraph(model: Model, g: int, size: int) -> None:
                 _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
             for index in op.OutputsAsNumpy():
                 _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
+                _require(index not in given, f"operator {i} writes tensor {graph.names[index]}, an input")
         op.BuiltinOptionsType()
 
 
