@@ -40,11 +40,14 @@ def _network(net: Layers, path: Path, result: str, shape: tuple[int, ...], opset
 
 _SHAPE = (2, 4, 3)
 _X = np.arange(24, dtype="float32").reshape(_SHAPE) / 10
+_PAIRS = np.array([[[1, 2], [0, 0]], [[-1, 0], [2, 1]]])  # of rows and columns, for each of two batches
 _GATHERS = [
     ("Gather", np.int64(-1), {"axis": 1}, _X[:, -1]),
     ("Gather", np.array([[0, -1], [2, 1]]), {"axis": 1}, _X[:, [[0, -1], [2, 1]]]),
     ("GatherElements", np.array([[[0, -1, 1]]]), {"axis": 1}, np.take_along_axis(_X[:1], np.array([[[0, 3, 1]]]), 1)),
     ("GatherND", np.array([[0, -1], [1, 2]]), {}, _X[[0, 1], [3, 2]]),
+    ("GatherND", np.array([[1], [-1]]), {"batch_dims": 1}, _X[[0, 1], [1, 3]]),
+    ("GatherND", _PAIRS, {"batch_dims": 1}, _X[[[0], [1]], [[1, 0], [3, 2]], [[2, 0], [0, 1]]]),
 ]
 
 

@@ -264,24 +264,28 @@ def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Convert GatherND to a gather along the indexed leading axes, flattened into one."""
+    """Convert GatherND to a gather along its batches and the indexed axes behind them, flattened into one."""
     shape, indices, batch = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("batch_dims", 0))
     given = shape_of(inputs[1]) if indices is None else indices.shape
-    if not given:
+    places = _places(bb, inputs, shape[batch : batch + given[-1]]) if given else None
+    if places is None:
         return None
-    places = _places(bb, inputs, shape[batch : batch + given[-1]])
-    if batch or places is None:
-        return None if places is None else relax.op.gather_nd(inputs[0], places, batch)
-    count = given[-1]
-    flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
+    indexed = shape[batch : batch + given[-1]]
+    flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[batch + len(indexed) :])))
+    first = np.arange(prod(shape[:batch]), dtype="int32") * prod(indexed)  # of each batch
+    first = first.reshape((*shape[:batch], *(1 for _ in given[batch:-1])))
     if indices is not None:
-        at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
+        at = first + np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), indexed)
         return relax.op.take(flat, relax.const(at, "int32"), 0)
-    steps = np.cumprod([1, *shape[count - 1 : 0 : -1]])[::-1].astype("int32")
-    if count > 1:
-        places = bb.normalize(relax.op.multiply(bb.normalize(relax.op.astype(places, "int32")), constant(steps)))
-        return relax.op.take(flat, bb.normalize(relax.op.sum(places, [-1])), 0)
-    return relax.op.take(flat, bb.normalize(relax.op.squeeze(places, [-1])), 0)
+    if len(indexed) > 1:
+        steps = np.cumprod([1, *indexed[:0:-1]])[::-1].astype("int32")
+        parts = bb.normalize(relax.op.multiply(bb.normalize(relax.op.astype(places, "int32")), constant(steps)))
+        at = bb.normalize(relax.op.sum(parts, [-1]))
+    else:
+        at = bb.normalize(relax.op.squeeze(places, [-1]))
+    if batch:
+        at = bb.normalize(relax.op.add(bb.normalize(relax.op.astype(at, "int32")), constant(first)))
+    return relax.op.take(flat, at, 0)
 
 
 def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
