@@ -23,6 +23,11 @@ _FORMS: dict[str, tuple[str, str, dict[str, Any]]] = {  # types of input and wei
     "unsigned": ("uint8", "uint8", {"pads": [1, 0, 1, 2]}),
     "mixed": ("uint8", "int8", {"strides": [2, 1]}),
     "in groups": ("uint8", "int8", {"group": 2, "dilations": [1, 2]}),
+    "as large as its input": ("uint8", "int8", {"auto_pad": "SAME_UPPER", "strides": [2, 1]}),
+    "an odd pad before": ("uint8", "uint8", {"auto_pad": "SAME_LOWER", "strides": [1, 3]}),
+    "without padding": ("uint8", "int8", {"auto_pad": "VALID"}),
+    "signals": ("uint8", "int8", {"pads": [2, 1], "strides": [2], "dilations": [3]}),
+    "signals as long as their input": ("uint8", "int8", {"auto_pad": "SAME_UPPER", "strides": [3]}),
 }
 
 
@@ -33,7 +38,9 @@ def _saved(path: Path, kinds: tuple[str, str], attributes: dict[str, Any]) -> tu
         info = np.iinfo(kind)
         return rng.integers(info.min, info.max, shape, endpoint=True).astype(kind)
 
-    x, weights = drawn(kinds[0], 1, 4, 6, 7), drawn(kinds[1], 6, 4 // attributes.get("group", 1), 3, 2)
+    axes = len(attributes.get("strides", (1, 1)))
+    x = drawn(kinds[0], 1, 4, *(6, 17, 5)[:axes])
+    weights = drawn(kinds[1], 6, 4 // attributes.get("group", 1), *(3, 2, 2)[:axes])
     held = {"w": weights, "xz": np.array(7, kinds[0]), "wz": np.array(3, kinds[1])}
     node = helper.make_node("ConvInteger", ["x", *held], ["y"], **attributes)
     given = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -60,7 +67,7 @@ def test_a_compiled_program(tmp_path: Path) -> None:
     assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "n.onnx").match is True
 
 
-def test_sizes_that_are_not_written_are_refused(tmp_path: Path) -> None:
-    _saved(tmp_path / "n.onnx", ("uint8", "uint8"), {"auto_pad": "SAME_UPPER"})
-    with pytest.raises(LoadError, match="ConvInteger has a form that is not supported: ConvInteger with auto_pad"):
+def test_volumes_are_refused(tmp_path: Path) -> None:
+    _saved(tmp_path / "n.onnx", ("uint8", "uint8"), {"strides": [1, 1, 1]})
+    with pytest.raises(LoadError, match="ConvInteger over 3 axes: it takes one or two"):
         load(tmp_path / "n.onnx")

@@ -322,6 +322,11 @@ def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     return None
 
 
+def _conv_integer(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    _window(bb, inputs, attrs)
+    return conv_integer(bb, inputs, attrs)
+
+
 def _max_pool(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     _window(bb, inputs, attrs)
     if str(inputs[0].ty.dtype).startswith("float") and not attrs["tvm_custom"]["of_torch"]:
@@ -399,7 +404,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "RMSNormalization": rms_normalization,
         "LpNormalization": lp_normalization,
         "MeanVarianceNormalization": mean_variance_normalization,
-        "ConvInteger": conv_integer,
+        "ConvInteger": _conv_integer,
         "DequantizeLinear": dequantize_blocks,
         "MatMulNBits": matmul_by_bits,
         "LSTM": lstm,

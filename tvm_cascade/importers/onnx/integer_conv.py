@@ -5,31 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tvm_cascade.importers.onnx.resize import text
 from tvm_cascade.passes.main_rewriting import Value, relax, shape_of
 
 Attributes = dict[str, Any]
 
 
 def conv_integer(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Convert a ConvInteger over rows and columns, with explicit pads; padding counts as zero points."""
+    """Convert a ConvInteger over one or two axes, with explicit pads or none; padding counts as zero points.
+
+    One axis becomes columns of a single row. Raises `NotImplementedError` for three axes.
+    """
     x, weights, x_zero, w_zero = inputs[0], inputs[1], inputs[2], inputs[3]
-    mode = attrs.get("auto_pad", b"NOTSET")
-    if (mode.decode() if isinstance(mode, bytes) else mode) not in ("NOTSET", "VALID") or len(shape_of(x)) != 4:
-        raise NotImplementedError("ConvInteger with auto_pad, or over another number of axes than two: write its pads")
-    begins, ends = (list(attrs.get("pads", (0, 0, 0, 0)))[at : at + 2] for at in (0, 2))
+    rank = len(shape_of(x)) - 2
+    if rank not in (1, 2):
+        raise NotImplementedError(f"ConvInteger over {rank} axes: it takes one or two")
     if w_zero is not None and shape_of(w_zero):
-        w_zero = bb.normalize(relax.op.reshape(w_zero, (-1, 1, 1, 1)))
+        w_zero = bb.normalize(relax.op.reshape(w_zero, (-1, *(1 for _ in range(rank + 1)))))
     if x_zero is not None and shape_of(x_zero):
         x_zero = bb.normalize(relax.op.reshape(x_zero, ()))
-    return relax.op.nn.conv2d(
-        _less(bb, x, x_zero),
-        _less(bb, weights, w_zero),
-        strides=list(attrs.get("strides", (1, 1))),
-        padding=[*begins, *ends],
-        dilation=list(attrs.get("dilations", (1, 1))),
+    wide, kernel = _less(bb, x, x_zero), _less(bb, weights, w_zero)
+    if rank == 1:
+        wide, kernel = (bb.normalize(relax.op.expand_dims(v, [2])) for v in (wide, kernel))
+    valid = text(attrs, "auto_pad", "NOTSET") == "VALID"
+    pads = [0] * (2 * rank) if valid else list(attrs.get("pads", (0,) * (2 * rank)))
+    one, none = [1] * (2 - rank), [0] * (2 - rank)
+    sums = relax.op.nn.conv2d(
+        wide,
+        kernel,
+        strides=[*one, *attrs.get("strides", (1,) * rank)],
+        padding=[*none, *pads[:rank], *none, *pads[rank:]],
+        dilation=[*one, *attrs.get("dilations", (1,) * rank)],
         groups=int(attrs.get("group", 1)),
         out_dtype="int32",
     )
+    return sums if rank == 2 else relax.op.squeeze(bb.normalize(sums), [2])
 
 
 def _less(bb: Any, value: Value, zero: Value | None) -> Value:

@@ -787,7 +787,7 @@ def integer_products(b: OnnxBuilder) -> None:
         name = "MatMulInteger"
     else:
         size, kind = _window(b)
-        while len(size) != 2:
+        while len(size) > 2:
             size, kind = _window(b)
         c = b.int(1, 3)
         x, w = (1, c, *size), (b.int(1, 4), c, *kind["kernel_shape"])
