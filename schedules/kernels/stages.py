@@ -130,8 +130,12 @@ def _macs(stage: Stage, movers: Mapping[Buffer, Stage]) -> int:
     store = _inlined(stage.store, movers)
     if not is_mac(store):
         return 0
-    value = sym.Analyzer().simplify(store.value)  # joins the conditions of padding within padding
-    return iterations_where(stage.extents, skipped_conditions(tirx.BufferStore(store.buffer, value, store.indices)))
+    analyzer = sym.Analyzer()
+    for var, extent in stage.extents.items():
+        analyzer.bind(var, ir.Range(0, extent))
+    # joins the conditions of padding within padding, and drops those that are always met
+    value, *indices = map(analyzer.simplify, (store.value, *store.indices))
+    return iterations_where(stage.extents, skipped_conditions(tirx.BufferStore(store.buffer, value, indices)))
 
 
 def _inlined(store: Any, movers: Mapping[Buffer, Stage]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from itertools import product
 from random import Random
 
@@ -57,6 +58,18 @@ def test_joins_views_and_streams() -> None:
     graph = b.finish(b.dense(b.flatten(b.global_pool(b.conv(x, 8, 3, 2))), 2))
     assert schedule_bound(graph, frozenset({x})) < schedule_bound(graph) <= cascade(graph).peak
     assert schedule_bound(graph, frozenset({x})) <= cascade(graph, PlanOptions(stream_input=True)).peak
+
+
+def test_a_move_in_place_frees_its_input() -> None:
+    b = Builder()
+    x = b.conv(b.input(6, 5, 2), 4, 1)
+    graph = b.finish(b.conv(b.relu(x), 4, 1))
+    move = replace(graph.ops[1], windows=(Window(6, 0),), columns=(Window(5, 0),), in_place=())
+    apart = replace(graph, ops=(graph.ops[0], move, graph.ops[2]))
+    there = replace(move, kernels=replace(move.kernels, in_place_workspace_bytes=8))
+    size = graph.tensors[x].bytes
+    assert schedule_bound(apart) == 2 * size - 4
+    assert schedule_bound(replace(apart, ops=(graph.ops[0], there, graph.ops[2]))) == size
 
 
 def test_a_chain_of_convolutions_needs_its_rings() -> None:

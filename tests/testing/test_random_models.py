@@ -34,6 +34,13 @@ def test_the_bound_covers_orders_of_whole_rows() -> None:
     assert examined(Case(model, options={"max_time": 10.0}), planned_outputs) == Outcome(PASS)
 
 
+def test_the_work_of_transposed_volumes_is_counted() -> None:
+    """Of a kernel of width 1, whose condition on weights between the steps of a dilation is always met."""
+    volumes = draw_any_operators(1665548706381836, 200, "onnx", 20).subset([145])
+    assert "conv_transpose" in volumes.text()
+    assert examined(Case(volumes), planned_outputs) == Outcome(PASS)
+
+
 @pytest.mark.usefixtures("emulator")
 def test_gcc_removes_no_kernel() -> None:
     depthwise_after_gather = draw_operators(4712, 240, "tflite", "int8").subset([2, 27])

@@ -26,7 +26,7 @@ These are vertex isoperimetric inequalities of grids (Bollobas and Leader, 1991)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -78,6 +78,8 @@ class _Axis:
 @lru_cache(maxsize=256)
 def boundary(rows: Window, columns: Window, inputs: tuple[int, int], outputs: tuple[int, int]) -> Boundary:
     """Compute the boundary of an operator that reads a map (`inputs` rows and columns) and writes another (`outputs`)."""
+    if all(_reads_all(w, i, o) for w, i, o in zip((rows, columns), inputs, outputs, strict=True)):
+        return read_whole(inputs[0] * inputs[1], outputs[0] * outputs[1])
     a, b = _axis(rows, inputs[0], outputs[0]), _axis(columns, inputs[1], outputs[1])
     total, most = a.inputs * b.inputs, outputs[0] * outputs[1]
     m = np.arange(most + 1, dtype=np.float64)
@@ -97,6 +99,13 @@ def read_whole(pixels: int, outputs: int) -> Boundary:
     needed = np.full(outputs + 1, pixels)
     needed[0] = 0
     return Boundary(pixels, completed, needed, needed - completed)
+
+
+def overwritten(known: Boundary) -> Boundary:
+    """Compute the boundary of an operator that may also overwrite its input: once it writes, no input need be alive."""
+    completed = np.full_like(known.completed, known.pixels)
+    completed[0] = known.completed[0]
+    return replace(known, completed=completed, between=np.zeros_like(known.between))
 
 
 def _completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:

@@ -2,9 +2,10 @@
 
 The bound is a pebble game's. A schedule makes every tensor's pixels in turn; a pixel can be made when the pixels in the
 windows exist, takes memory until the last reader is made, and is never made again. An operator with unknown windows
-makes the output at once. Kernels that sum their input on arrival leave no pixels behind, and cost nothing here; nor do
-counters, scratch and alignment. A plan's arena holds all live pixels at any time, so no plan at 1.00x is smaller than
-the bound, by rows, by pixels or in stripes, and no better search can change that.
+makes the output at once. An operator that moves its input in place may free it all with the first pixel. Kernels that sum their
+input on arrival leave no pixels behind, and cost nothing here; nor do counters, scratch and alignment. A plan's arena holds
+all live pixels at any time, so no plan at 1.00x is smaller than the bound, by rows, by pixels or in stripes, and no better
+search can change that.
 
 A schedule passes through every count m = 0, 1, ... of pixels of each tensor. Let n[t] be the number of made pixels of
 tensor t at such a time. With the reader r of t, the last in the file's order, `boundaries` says for every set of
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.access_tables import AccessTables
-from tvm_cascade.cascading.boundaries import Boundary, Counts, boundary, read_whole
+from tvm_cascade.cascading.boundaries import Boundary, Counts, boundary, overwritten, read_whole
 from tvm_cascade.cascading.geometry import has_rows
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
@@ -193,7 +194,7 @@ class _Pebbles:
                 found = self._of_input(tensor, op, i) if found is None else found  # of an input read twice, once
                 if found is None:
                     return None
-        return found
+        return overwritten(found) if found is not None and op.kernels.in_place_workspace_bytes else found
 
     def _of_input(self, tensor: int, op: Op, i: int) -> Boundary | None:
         """Return `_counts` for a single input, which is the node, a view, or a part."""

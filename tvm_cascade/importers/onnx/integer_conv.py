@@ -12,9 +12,9 @@ Attributes = dict[str, Any]
 
 
 def conv_integer(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Convert a ConvInteger over one or two axes, with explicit pads or none; padding counts as zero points.
+    """Convert a ConvInteger over a signal or an image, with explicit pads or none; padding counts as zero points.
 
-    One axis becomes columns of a single row. Raises `NotImplementedError` for three axes.
+    A signal becomes a row of columns. Raises `NotImplementedError` for three axes.
     """
     x, weights, x_zero, w_zero = inputs[0], inputs[1], inputs[2], inputs[3]
     rank = len(shape_of(x)) - 2

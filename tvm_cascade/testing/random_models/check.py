@@ -24,6 +24,7 @@ import numpy as np
 import tvm_cascade
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import validate
+from tvm_cascade.cascading.schedule_bound import bound_of
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError, InfeasibleError, ToolError, ValidationError
 from tvm_cascade.messages import last_line
@@ -226,6 +227,8 @@ def planned_outputs(case: Case, path: Path, inputs: Sequence[np.ndarray]) -> lis
     asked = PlanRequest.of(dict(case.options))
     planned = pipeline.plan(pipeline.load(path), asked, KernelSource(KernelTarget()))
     validate(planned.plan)
+    if (bound := bound_of(planned.plan)) > planned.plan.peak:
+        raise ValidationError(f"a bound of {bound} bytes for any schedule, and a plan of {planned.plan.peak}")
     io = planned.prepared.io
     given = [a.astype(spec.dtype) for a, spec in zip(inputs, io.own_inputs, strict=True)]
     if io.states:
