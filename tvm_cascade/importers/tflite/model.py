@@ -436,12 +436,14 @@ def _check_subgraph(model: Model, g: int, size: int) -> None:
     for i in range(graph.OperatorsLength()):
         op = graph.Operators(i)
         _require(0 <= op.OpcodeIndex() < model.OperatorCodesLength(), f"operator {i} has no operator code")
-        with about(kind_of(model, op)):
+        kind = kind_of(model, op)
+        with about(kind):
             for index in op.InputsAsNumpy():
                 _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
             for index in op.OutputsAsNumpy():
                 _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
-                _require(index not in given, f"operator {i} writes tensor {graph.names[index]}, an input")
+                is_state = kind == "READ_VARIABLE"  # an input of networks whose states are inputs
+                _require(is_state or index not in given, f"operator {i} writes tensor {graph.names[index]}, an input")
         op.BuiltinOptionsType()
 
 
