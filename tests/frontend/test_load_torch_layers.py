@@ -154,6 +154,16 @@ _GATHERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...]]] 
     "an RNN": (lambda net, x: net.r(x, x[:1, :, :6]), {"r": torch.nn.RNN(8, 6)}, (5, 2, 8)),
     "an RNN of relu": (lambda net, x: net.r(x), {"r": torch.nn.RNN(8, 6, nonlinearity="relu")}, (5, 2, 8)),
     "last step of a GRU": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.GRU(8, 16)}, (5, 1, 8)),
+    "output padding of more than a stride": (
+        lambda net, x: net.c(x),
+        {"c": torch.nn.ConvTranspose1d(4, 6, 3, 1, 1, output_padding=1, groups=2, dilation=2)},
+        (1, 4, 7),
+    ),
+    "output padding of strides in a plane": (
+        lambda net, x: net.c(x),
+        {"c": torch.nn.ConvTranspose2d(2, 3, (2, 3), (2, 1), output_padding=(3, 2), dilation=(4, 3))},
+        (1, 2, 4, 5),
+    ),
     "a layer of a transformer": (
         lambda net, x: net.r(x),
         {"r": torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()},

@@ -368,22 +368,31 @@ def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
     return (*less, *more) if upper else (*more, *less)
 
 
-def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Write `output_shape` of a ConvTranspose as pads and output padding, for the importer."""
+def _transposed(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
+    """Write `output_shape` of a ConvTranspose as pads and output padding, for the importer; and output padding of whole
+    strides, which the importer refuses, as zeros behind the input.
+    """
     wanted = attrs.pop("output_shape", None)
-    if wanted is None:
+    if wanted is None and not any(attrs.get("output_padding", ())):
         return None
     extents, kernel = shape_of(inputs[0])[2:], shape_of(inputs[1])[2:]
     ones, zeros = (1,) * len(extents), (0,) * len(extents)
     strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
     extra = attrs.get("output_padding", zeros)
-    spare = [
-        s * (d - 1) + e + (k - 1) * f + 1 - w
-        for d, s, k, f, e, w in zip(extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True)
-    ]
-    attrs["pads"] = _halves([max(s, 0) for s in spare], text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
-    attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
-    attrs["auto_pad"] = b"NOTSET"
+    if wanted is not None:
+        spare = [
+            s * (d - 1) + e + (k - 1) * f + 1 - w
+            for d, s, k, f, e, w in zip(
+                extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True
+            )
+        ]
+        attrs["pads"] = _halves([max(s, 0) for s in spare], text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
+        extra = attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
+        attrs["auto_pad"] = b"NOTSET"
+    behind = [e // s for e, s in zip(extra, strides, strict=True)]
+    if any(behind) and text(attrs, "auto_pad", "NOTSET") == "NOTSET":
+        inputs[0] = bb.emit(relax.op.nn.pad(inputs[0], [w for b in (0, 0, *behind) for w in (0, b)]))
+        attrs["output_padding"] = tuple(e % s for e, s in zip(extra, strides, strict=True))
     return None
 
 
