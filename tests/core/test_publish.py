@@ -15,10 +15,12 @@ import pytest
 
 from tvm_cascade import publish as module
 from tvm_cascade.cost.records import RecordStore
+from tvm_cascade.emit.image import read_metadata
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import publish, require_empty, whole_file
 from tvm_cascade.runs.arrays import load_arrays
+from tvm_cascade.runs.staged import is_staged
 from tvm_cascade.samples.columns import columns
 
 resource = pytest.importorskip("resource", reason="processes are forked, killed and limited as POSIX has it")
@@ -249,6 +251,10 @@ def test_devices_and_named_pipes_are_not_read(tmp_path: Path) -> None:
     for read in (load_arrays, columns, lambda path: RecordStore(path, "host")):
         with pytest.raises(LoadError, match="is a named pipe, no plain file"):
             read(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "metadata.json")
+    with pytest.raises(LoadError, match="is a named pipe, no plain file"):
+        read_metadata(tmp_path)
+    assert not is_staged(tmp_path)
     ends = os.pipe()
     assert readable(f"/dev/fd/{ends[0]}") == Path(f"/dev/fd/{ends[0]}")
     for end in ends:

@@ -23,6 +23,7 @@ from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.emit.network import PlacedState
 from tvm_cascade.emit.placement import placed_states
 from tvm_cascade.errors import LoadError, UsageError, ValidationError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
 from tvm_cascade.schedules.tir.quick_build import register_pipeline
@@ -70,9 +71,9 @@ class HostProgram:
         Raises `UsageError` if files are missing, and `LoadError` if `data` is damaged.
         """
         try:
-            llvm = (folder / "program.ll").read_text()
+            llvm = readable(folder / "program.ll").read_text()
             shared = file is not None and "reads_weights_file" in data
-            flash = file if file is not None and shared else (folder / "flash.bin").read_bytes()
+            flash = file if file is not None and shared else readable(folder / "flash.bin").read_bytes()
         except OSError as error:
             raise UsageError(f"{folder}: no host program here ({error.strerror}); compile again") from None
         try:

@@ -24,6 +24,7 @@ from tvm_cascade.cores import Core, get_core
 from tvm_cascade.emit.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.messages import printable
+from tvm_cascade.plain_files import readable
 from tvm_cascade.report.cost import Cost, read_cost
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -176,7 +177,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """Read the JSON object in a folder's `metadata.json`; raise `LoadError` if there is none."""
     path = folder / METADATA
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(readable(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
     except ValueError as error:
@@ -214,7 +215,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
     interface = network.interface
     return EmittedNetwork(
         name=network.name,
-        files={name: (image.folder / name).read_bytes() for name in network.files},
+        files={name: readable(image.folder / name).read_bytes() for name in network.files},
         sources=network.sources,
         objects=network.objects,
         inputs=interface.inputs,

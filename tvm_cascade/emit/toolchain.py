@@ -28,6 +28,7 @@ from tvm_cascade.emit.image_text import own_sources
 from tvm_cascade.emit.main_text import serial_file
 from tvm_cascade.emit.object_cache import CachedObject
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 from tvm_cascade.search_monitor import monitor
 
@@ -249,9 +250,9 @@ def _digest(program: Program, folder: Path, board_folder: Path) -> str:
     options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(program.optimise))
     found = hashlib.sha256(repr((options, sorted((k, tuple(v)) for k, v in program.sources.items()))).encode())
     headers = sorted(path.name for path in folder.glob("*.h"))
-    board = sorted(str(path.relative_to(folder)) for path in board_folder.iterdir() if path.is_file())
+    board = sorted(str(path.relative_to(folder)) for path in board_folder.iterdir() if not path.is_dir())
     for file in sorted({*program.sources, *program.objects, *headers, *board}):
-        content = (folder / file).read_bytes()
+        content = readable(folder / file).read_bytes()
         found.update(f"{file} {len(content)}\n".encode() + content)
     return found.hexdigest()
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tvm_cascade.emit.image import HOST_FOLDER, METADATA
+from tvm_cascade.plain_files import readable
 
 _BUILT = ("build", HOST_FOLDER)  # made again at every compilation
 
@@ -26,7 +27,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 def users_files(folder: Path) -> tuple[str, ...]:
     """List files in a project folder added or edited by the user since it was written."""
     try:
-        written = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("written", {})
+        written = json.loads(readable(folder / METADATA).read_text(encoding="utf-8")).get("written", {})
     except (OSError, ValueError, AttributeError):
         written = {}
     return tuple(n for n, digest in file_digests(folder).items() if written.get(n) != digest)

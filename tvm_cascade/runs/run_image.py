@@ -28,6 +28,7 @@ from tvm_cascade.emit.network import Network
 from tvm_cascade.emit.toolchain import build_image, find_tool, require_uart
 from tvm_cascade.emit.weights_file import read_weights_file
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.report.cost import total
 from tvm_cascade.request import RunRequest
 from tvm_cascade.runs import emulator
@@ -200,7 +201,7 @@ def _other_weights(image: Image) -> bool:
     if stored is None or not stored.in_file:
         return False
     (host,), compiled = host_records(image).values(), read_metadata(image.folder).get("weights", {}).get("sha256")
-    own = hashlib.sha256((image.folder / stored.file).read_bytes()).hexdigest()
+    own = hashlib.sha256(readable(image.folder / stored.file).read_bytes()).hexdigest()
     return "reads_weights_file" not in host.data and own != compiled
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tvm_cascade.checking.onnx_reference import runtime_function
 from tvm_cascade.checking.reference import open_reference
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.runs.arrays import load_arrays, save_arrays
 from tvm_cascade.runs.layer_times import LayerTime
 
@@ -40,7 +41,7 @@ class Staged:
 def is_staged(folder: Path) -> bool:
     """Return True if a folder was written by `stages --emit` or `optimize --emit`."""
     try:
-        data = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+        data = json.loads(readable(folder / "metadata.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and str(data.get("format", "")).startswith(_FORMAT)
@@ -60,7 +61,7 @@ def run_staged(
     Raises `LoadError` for a damaged folder, and `UsageError` for inputs that the program refuses.
     """
     example = _example(folder)
-    threads = json.loads((folder / "metadata.json").read_text(encoding="utf-8")).get("threads") or 1
+    threads = json.loads(readable(folder / "metadata.json").read_text(encoding="utf-8")).get("threads") or 1
     try:
         network = example.load(threads)
         arrays = example.random_inputs(network.metadata) if given is None else _arrays(given)

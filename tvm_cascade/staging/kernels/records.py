@@ -23,6 +23,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 from tvm_cascade.staging.kernels.cpu_elementary import vectorizable
 from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
@@ -64,7 +65,7 @@ class KernelRecords:
         if not self.path.exists():
             return
         try:
-            records = [Record(**row) for row in json.loads(self.path.read_text())]
+            records = [Record(**row) for row in json.loads(readable(self.path).read_text())]
             self._held = {(r.target, r.kernel): r for r in records}
         except (OSError, ValueError, TypeError) as why:
             raise UsageError(f"{self.path}: its records cannot be read ({why}); give another folder") from None
