@@ -75,50 +75,18 @@ class _Trace:
     loop_dtype: str  # uint16 or uint32
 
 
-class Driver:
-    """Writer for a plan's driver function: `build` the whole, `step` the statements for an operator's step."""
+class Tables:
+    """The driver's tables in flash: the segments' traces and stripes, and tensors' row addresses."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        kernels: Sequence[BuiltKernel | None],
-        names: Sequence[Sequence[str]],
-        counted: bool,
-        fetch: str | None,
-        hook: str | None,
-        segment_call: str | None = None,
-        traced: bool = True,
-        mark: str | None = None,
-    ) -> None:
-        """Set up the driver; `traced` puts the segments' traces into flash, without which only `step` works."""
-        self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
-        self.streamed = streamed_inputs(plan)
-        self.hook, self.mark = hook, mark
-        self.can_fail = bool(self.streamed) or hook is not None
-        self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
-        self.status_pointer = tir.pointer_var("status", "int32")
-        self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
+    def __init__(self, plan: Plan, traced: bool = True) -> None:
+        """Write the tables of `plan`; without `traced` those of its segments' traces are left out."""
+        self.plan = plan
         self.flash = Flash()
-        self.macs = tir.pointer_var("macs", "int64") if counted else None
-        self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) if traced else None for k, s in enumerate(plan.segments)]
         self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
-        tables = {t: self._rows(t) for t in rows_by_table(plan)}
-        self.table_bytes = len(self.flash.data)
-        constants = [
-            [
-                [self.flash.add(f"{short_name(op.name)} {i}", c) for i, c in enumerate(v.constants)]
-                for v in (k.variants if k else ())
-            ]
-            for op, k in zip(plan.graph.ops, kernels, strict=True)
-        ]
-        self.spare_bytes = _spare_bytes(plan, kernels)
-        self.memory = Memory(plan, self.spare_bytes, len(self.flash.data))
-        functions = [[self.globals[n] for n in own] for own in names]
-        entries = max((k.table_entries for k in kernels if k is not None), default=0)
-        row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
-        self.calls = Calls(plan, functions, constants, self.memory, self.macs, row_table, row_tables=tables)
+        self.rows = {t: self._rows(t) for t in rows_by_table(plan)}
+        self.bytes = len(self.flash.data)
 
     def _trace(self, index: int, segment: Segment) -> _Trace | None:
         local = {actor: k for k, actor in enumerate(self.actors[index])}
@@ -147,6 +115,49 @@ class Driver:
         """Store a tensor's row addresses in flash; return the index of row 0 in the int32 view."""
         entries, first = row_table(self.plan, tensor)
         return self.flash.add(f"rows {tensor}", entries) // 4 + first
+
+
+class Driver:
+    """Writer for a plan's driver function: `build` the whole, `step` the statements for an operator's step."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Sequence[BuiltKernel | None],
+        names: Sequence[Sequence[str]],
+        counted: bool,
+        fetch: str | None,
+        hook: str | None,
+        segment_call: str | None = None,
+        traced: bool = True,
+        mark: str | None = None,
+    ) -> None:
+        """Set up the driver; `traced` puts the segments' traces into flash, without which only `step` works."""
+        self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
+        self.streamed = streamed_inputs(plan)
+        self.hook, self.mark = hook, mark
+        self.can_fail = bool(self.streamed) or hook is not None
+        self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
+        self.status_pointer = tir.pointer_var("status", "int32")
+        self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
+        self.macs = tir.pointer_var("macs", "int64") if counted else None
+        self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
+        tables = Tables(plan, traced)
+        self.actors, self.traces, self.bounds = tables.actors, tables.traces, tables.bounds
+        self.flash, self.table_bytes = tables.flash, tables.bytes
+        constants = [
+            [
+                [self.flash.add(f"{short_name(op.name)} {i}", c) for i, c in enumerate(v.constants)]
+                for v in (k.variants if k else ())
+            ]
+            for op, k in zip(plan.graph.ops, kernels, strict=True)
+        ]
+        self.spare_bytes = _spare_bytes(plan, kernels)
+        self.memory = Memory(plan, self.spare_bytes, len(self.flash.data))
+        functions = [[self.globals[n] for n in own] for own in names]
+        entries = max((k.table_entries for k in kernels if k is not None), default=0)
+        row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
+        self.calls = Calls(plan, functions, constants, self.memory, self.macs, row_table, row_tables=tables.rows)
 
     def segment(self, index: int) -> list[Stmt]:
         """Write the statements that run segment `index`, in a loop over stripes if there are any."""

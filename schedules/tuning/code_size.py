@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import frexp
+from typing import Any
 
 import tvm_ffi
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.driver.lower_plan import Tables
 from tvm_cascade.schedules.driver.merge_kernels import MergeChoice, steps_of
 from tvm_cascade.schedules.driver.places import Flash
 from tvm_cascade.schedules.rules.elementary import polynomials_of
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
-from tvm_cascade.schedules.tuning.tune import PER_CALL
 from tvm_cascade.search_monitor import counted
 
-START_UP = 1_550  # bytes of main, start-up code, reports, memcpy and memset: 1,480 to 1,700 on five cores
-PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
+PER_STEP = 80  # bytes of the driver for a function that a segment of several runs by steps: 76 to 89 in four networks
+PER_LOOP = 45  # for one that a loop of its own calls
+PER_CALL_ALONE = 33  # for one that is called once, in no loop
 ARGUMENT = 4  # bytes of a constant that the driver passes
-SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
-SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
+COPIED = 64  # bytes of an input or output at most that compilers copy without a call
+SOFT_ELEMENTARY = 2_300  # bytes of the library's elementary functions without float hardware, beside all its arithmetic
 POLYNOMIAL = 240  # of an elementary function that kernels compute (`rules.elementary`): 224 to 352 on Cortex-M4
 VECTOR_POLYNOMIAL = 550  # the same with MVE, in a vector loop and its scalar rest: 512 to 628 on Cortex-M55
 _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware computes floats: means of Cortex-M4 and M55
@@ -30,9 +33,17 @@ _ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware
 }  # fmt: skip
 FLOAT_CODE = 1.4  # of kernels of floats: 1.2 to 1.7 in four networks on Cortex-M4, most where taps are written out
 VECTOR_FLOAT_CODE = 1.8  # of kernels of floats with MVE: four convolutions and three depthwise ones, 1.4 to 2.4
-ELEMENTWISE = 0.16  # of what `Core.code_size` adds, in scalar kernels of integers without sums: near Cortex-M4's bytes
+ELEMENTWISE = 0.16  # of what `Core.code_size` adds, in scalar kernels of integers without products
+ONCE_ROUNDED = 0.6  # the same with products that are scaled by a high half alone, rounded once
+SOFT_FLOAT_CODE = 0.5  # the same with floats and no hardware for them: calls
 VECTOR_ELEMENTWISE = 4.0  # the same with MVE: loops have a vector form and a scalar one, 2 to 5 in chains of operators
 SHARED_CODE = 0.65  # of kernels that are called several times in no loop: compilers make a copy for constant arguments
+_ROUNDED = frozenset({"tirx.tc_smmlar", "tirx.tc_smlalh"})  # products whose high half is rounded: several instructions
+_PRODUCT, _HIGH_HALF = "tirx.tc_mla", "tirx.tc_smmla"
+_OPERATIONS: Mapping[Any, str] = {
+    tirx.Add: "add", tirx.Sub: "subtract", tirx.Mul: "multiply", tirx.Div: "divide", tirx.Min: "compare", tirx.Max: "compare",
+    tirx.LT: "compare", tirx.LE: "compare", tirx.GT: "compare", tirx.GE: "compare", tirx.EQ: "equal", tirx.NE: "equal",
+}  # fmt: skip
 _FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
 
@@ -52,10 +63,10 @@ def code_bytes(
 ) -> int:
     """Return the estimated code bytes of `plan`, which calls `kernels` (by operator, None for views).
 
-    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size` (`ELEMENTWISE`). The compiler
-    inlines kernels with a single call in no loop, and drops the constant arguments of kernels with several. The driver and
-    the start-up code are fixed allowances: `START_UP`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` if it is
-    called once. Kernels that `choice` merges count once, and calls pass the constants that differ.
+    Kernels take the analytic model's bytes (`kernel_cost`), times `Core.code_size` (`_core_factor`). The compiler
+    inlines kernels with a single call in no loop, and drops the constant arguments of kernels with several. The driver
+    takes its tables, and for every function `PER_STEP`, `PER_LOOP` or `PER_CALL_ALONE`. Kernels that `choice` merges count
+    once, and calls pass the constants that differ. What the image has beside the network is `Core.image_bytes`.
     """
     alone = {o for s in plan.segments if len(s.trace) == 1 for o in s.ops}
     calls, distinct, looped = Counter[int](), dict[int, PrimFunc](), set[int]()
@@ -78,8 +89,21 @@ def code_bytes(
     shares = {key: SHARED_CODE for key, times in calls.items() if times > 1 and key not in looped}
     functions = counted("bytes of code", list(distinct.items()))
     size = sum(function_bytes(f, core, key in inlined) * shares.get(key, 1.0) for key, f in functions)
-    driver = sum(PER_CALL_ALONE if o in alone else PER_CALL for o, kernel in enumerate(kernels) if kernel)
-    return round(size) + START_UP + driver + arguments + _library_bytes(distinct.values(), core)
+    driver = Tables(plan).bytes + _call_bytes(plan, kernels)
+    ends = (plan.graph.tensors[t] for t in (*plan.graph.inputs, *plan.graph.outputs))
+    copy = core.image_bytes.get("copy", 0) if any(t.bytes > COPIED for t in ends) else 0
+    beside = core.image_bytes["start"] + copy + _library_bytes(distinct.values(), core)
+    return round(size) + driver + arguments + beside
+
+
+def _call_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
+    """Return the estimated bytes of the driver's code: a share for every function of every operator."""
+    total = 0
+    for segment in plan.segments:
+        functions = [len(list(k.functions(""))) for o in segment.ops if (k := kernels[o]) is not None]
+        stepwise = PER_LOOP if sum(functions) == 1 else PER_STEP
+        total += sum(functions) * (PER_CALL_ALONE if len(segment.trace) == 1 else stepwise)
+    return total
 
 
 def _key(func: PrimFunc) -> int:
@@ -93,10 +117,23 @@ def function_bytes(func: PrimFunc, core: Core, inlined: bool = False) -> float:
     """
     of_floats = any("float" in str(load.ty) for load in collect(func.body, ir.TensorLoad))
     wide = VECTOR_FLOAT_CODE if core.mve else FLOAT_CODE
-    wider = of_floats or bool(collect(func.body, tirx.AllocBuffer))
-    elementwise = VECTOR_ELEMENTWISE if core.mve else ELEMENTWISE
-    by_core = 1 + (core.code_size - 1) * (1 if wider else elementwise)
+    by_core = 1 + (core.code_size - 1) * _core_factor(func, core, of_floats)
     return kernel_cost(func, inlined).bytes * (wide if core.fpu and of_floats else 1) * by_core
+
+
+def _core_factor(func: PrimFunc, core: Core, of_floats: bool) -> float:
+    """Return the share of `Core.code_size` that a kernel takes: all of it where products are summed up and scaled."""
+    local = bool(collect(func.body, tirx.AllocBuffer))
+    if core.mve:
+        return 1 if of_floats or local else VECTOR_ELEMENTWISE
+    if of_floats:
+        return 1 if core.fpu else SOFT_FLOAT_CODE
+    called = {str(getattr(call.op, "name", "")) for call in collect(func.body, ir.Call)} if local else set[str]()
+    if called & _ROUNDED:
+        return 1
+    if _HIGH_HALF in called:
+        return ONCE_ROUNDED
+    return 1 if _PRODUCT in called else ELEMENTWISE
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
@@ -112,5 +149,26 @@ def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
         linked = {_FUNCTION.get(name, name) for name in called if name not in polynomials}
         inlined = len(polynomials) * (VECTOR_POLYNOMIAL if core.mve else POLYNOMIAL)
         return inlined + sum(_ELEMENTARY[name] for name in linked)
-    loaded = [load for body in bodies for load in collect(body, ir.TensorLoad) if "float" in str(load.ty)]
-    return (SOFT_ELEMENTARY if called else 0) + (SOFT_FLOAT if computed or loaded else 0)
+    used = {name for body in bodies for name in _soft_operations(body)}
+    bytes_of = core.image_bytes
+    if called:
+        return SOFT_ELEMENTARY + sum(n for name, n in bytes_of.items() if name not in ("start", "copy"))
+    shared = bytes_of.get("common", 0) if used - {"compare", "equal", "to_integer"} else 0
+    return shared + sum(bytes_of.get(name, 0) for name in used)
+
+
+def _soft_operations(body: Any) -> Iterator[str]:
+    """Yield the operations on floats in a kernel, as `Core.image_bytes` names them; a quotient by a power of two is a
+    product.
+    """
+    for kind, name in _OPERATIONS.items():
+        for made in collect(body, kind):
+            if "float" in str(made.a.ty):
+                half = name == "divide" and frexp(float(getattr(made.b, "value", 0)))[0] == 0.5
+                yield "multiply" if half else name
+    for cast in collect(body, tirx.Cast):
+        given, made = str(cast.value.ty), str(cast.ty)
+        if "float" in made and "float" not in given:
+            yield "from_unsigned" if "uint" in given or "bool" in given else "from_signed"
+        if "float" in given and "float" not in made:
+            yield "to_integer"

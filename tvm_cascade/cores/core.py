@@ -42,6 +42,11 @@ class Core:
     code_size: float = (
         1.0  # of kernels, to the analytic model's (`schedules.tuning.kernel_cost`): fitted to linked images
     )
+    # bytes of an image beside its kernels: `start`, of main, start-up code and reports; `copy`, of the library's memcpy, where
+    # inputs or outputs are longer than compilers write out; and of the library's arithmetic of floats, without hardware for it:
+    # `add`, `subtract`, `multiply`, `divide`, `compare`, `equal`, `from_signed`, `from_unsigned`, `to_integer`, and `common`,
+    # which all but comparisons share
+    image_bytes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({"start": 1_720, "copy": 324}))
     rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
     # the kernels' back end ("c", "llvm") -> a core with the same instructions, whose kernel counts apply here too
     compatible: Mapping[str, str] = field(default_factory=lambda: NONE)

@@ -46,5 +46,19 @@ CORE = replace(
     registers=2,
     operations=OPERATIONS,
     code_size=2.3,
+    image_bytes=MappingProxyType(
+        {
+            "start": 1_790,
+            "add": 772,
+            "subtract": 804,
+            "multiply": 636,
+            "divide": 576,
+            "compare": 516,
+            "from_signed": 152,
+            "from_unsigned": 132,
+            "to_integer": 64,
+            "common": 60,
+        }
+    ),
     steps=replace(STEPS, cycle=1.34),
 )

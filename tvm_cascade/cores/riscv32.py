@@ -22,6 +22,21 @@ CORE = Core(
     runs_on=("rv32imac", "rv32gc", "rv32imc"),  # nothing that is emitted is atomic, so imc executes it too
     llvm_options=MappingProxyType({"mabi": "ilp32", "mattr": ["+m", "+a", "+c"]}),
     code_size=1.85,
+    image_bytes=MappingProxyType(
+        {
+            "start": 1_880,
+            "add": 812,
+            "subtract": 878,
+            "multiply": 586,
+            "divide": 586,
+            "compare": 296,
+            "equal": 90,
+            "from_signed": 190,
+            "from_unsigned": 162,
+            "to_integer": 94,
+            "common": 316,
+        }
+    ),
     operations=MappingProxyType(
         {
             "mla": 2.0,
