@@ -218,7 +218,9 @@ def test_a_body_that_runs_itself_is_refused(tmp_path: Path) -> None:
     writer = _recurrent("int8")
     inner = writer._bodies[1]
     inner._operators.append(copy(writer._operators[-1]))
-    inner._operators[-1].inputs = inner._operators[-1].outputs = np.array(inner.inputs, "int32")
+    made = range(len(inner._tensors), len(inner._tensors) + len(inner.inputs))
+    inner._tensors += [copy(inner._tensors[t]) for t in inner.inputs]
+    inner._operators[-1].inputs, inner._operators[-1].outputs = np.array(inner.inputs, "int32"), np.array(made, "int32")
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     with pytest.raises(LoadError, match="subgraphs more than 4 deep"):
         load(tmp_path / "m.tflite")
