@@ -22,7 +22,8 @@ from tvm_cascade.graph import Tile
 from tvm_cascade.machine import Ram
 from tvm_cascade.search_monitor import monitor
 
-_FEW = 24  # operators of a network whose segments are tried in steps of pixels too
+_FEW = 24  # operators of a network whose segments are tried in all steps of several rows
+_FEW_BY_PIXELS = 100  # operators of a network whose segments are tried in steps of pixels too
 _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, beside one and the whole map
 _TILE_ROWS_OF_MANY = (4, 2)  # where there are more operators
 _LONGEST_BY_ROWS = 8  # operators of a segment that is tried in steps of several rows
@@ -184,7 +185,8 @@ class TimedCuts:
         if not self.search.possible(i, j) or len(self.costs.across[j]) > _MADE + len(self.costs.across[i]):
             return
         small = self.search.size <= _FEW
-        yield from self.search.interleavings(i, j) if small else (next(self.search.interleavings(i, j)),)
+        by_pixels = self.search.size <= _FEW_BY_PIXELS
+        yield from self.search.interleavings(i, j) if by_pixels else (next(self.search.interleavings(i, j)),)
         graph = self.costs.tables.graph
         working = [graph.ops[o] for o in self.costs.members(i, j) if o >= 0]
         if not any(op.kernels.multi_row for op in working) or len(working) > _LONGEST_BY_ROWS:
