@@ -235,3 +235,22 @@ def test_no_condition_stands_in_the_loop_over_pixels(processor: str, tmp_path: P
     tvm_ffi.structural_walk(kernel.body, (tirx.For, loops.append))
     assert sum(isinstance(loop.extent, tirx.Min) for loop in loops) == 1
     assert "T.where" not in kernel.script()
+
+
+@pytest.mark.parametrize(
+    "build", [attention(197, 3, 64), product(192, 192)], ids=["three heads", "three tiles of columns"]
+)
+def test_threads_share_the_rows_of_few_pieces(build: Any, tmp_path: Path) -> None:
+    """Two threads would compute two and one of three."""
+    writer = Writer()
+    onnx.save(writer.model((1, 197, 192), build(writer)), tmp_path / "model.onnx")
+    net = stage_network(frontend.load(tmp_path / "model.onnx"), "llvm")
+    found = schedule(net.graph, AnalyticCost(find_device("cpu", "llvm", 2)), Options(variant="sequential")).schedule
+    options = LowerOptions(workers=2, target="llvm -mcpu=skylake-avx512")
+    staged = lower_stages(net, unit_graph(net.graph, "fused"), found, options)
+    loops: list[tirx.For] = []
+    for func in staged.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+    shared = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    assert shared and not {3, 6} & set(shared)

@@ -14,6 +14,7 @@ from tvm_cascade.schedules.tir import replace, substitute, sym
 
 STEPS = 4  # of a reduction that are unrolled
 MOST_STEPS = 8  # of a product, whose tiles have fewer addresses
+_MANY = 16  # pieces of work that may differ by one
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 
@@ -52,6 +53,11 @@ def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if parallel:
         sch.parallel(fused)
+
+
+def is_uneven(count: int) -> bool:
+    """Test whether threads get different numbers of a few pieces of work, so that each is better shared."""
+    return count < _MANY and count & (count - 1) != 0
 
 
 def split_steps(sch: Schedule, depth: Any, most: int = STEPS) -> list[Any]:

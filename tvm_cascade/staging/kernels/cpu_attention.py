@@ -20,6 +20,7 @@ from tvm_cascade.staging.kernels.blocks import (
     extent,
     inline_around,
     inner_blocks,
+    is_uneven,
     iter_kinds,
     last_behind,
     name_of,
@@ -78,9 +79,14 @@ def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     outside = {name_of(sch, b) for b in (*once, second, last)}
     for block in [b for b in inner_blocks(sch) if name_of(sch, b) not in outside][::-1]:
         sch.compute_at(block, tile, preserve_unit_loops=True)
+    apart = parallel and is_uneven(extent(sch, head))
     for block in once:
-        sch.compute_at(block, head, preserve_unit_loops=True)
-    share(sch, [head], parallel)  # before reductions are cut from their beginnings, where TVM proves nothing any more
+        if apart:
+            share(sch, sch.get_loops(block)[:-1], parallel)
+        else:
+            sch.compute_at(block, head, preserve_unit_loops=True)
+    # before reductions are cut from their beginnings, where TVM proves nothing any more
+    share(sch, [head, tile] if apart else [head], parallel)
     if dots:
         _dots(sch, dots[0], first)
     else:

@@ -29,6 +29,7 @@ from tvm_cascade.staging.kernels.blocks import (
     inline_around,
     inner_blocks,
     is_pad,
+    is_uneven,
     iter_kinds,
     name_of,
     named,
@@ -398,7 +399,8 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     sch.vectorize(lane)
     for loop in inner[:-1]:
         sch.unroll(loop)
-    share(sch, (*outer, j), parallel)
+    uneven = parallel and not widens and is_uneven(extent(sch, j))
+    share(sch, (*outer, j, i) if uneven else (*outer, j), parallel)
     clear = sch.get_loops(sch.decompose_reduction(acc, outer_depth))
     sch.vectorize(clear[-1])
     for loop in clear[-4:-1]:
