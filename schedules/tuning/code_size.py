@@ -164,7 +164,7 @@ def _soft_operations(body: Any) -> Iterator[str]:
     for kind, name in _OPERATIONS.items():
         for made in collect(body, kind):
             if "float" in str(made.a.ty):
-                half = name == "divide" and frexp(float(getattr(made.b, "value", 0)))[0] == 0.5
+                half = name == "divide" and isinstance(made.b, tirx.FloatImm) and frexp(made.b.value)[0] == 0.5
                 yield "multiply" if half else name
     for cast in collect(body, tirx.Cast):
         given, made = str(cast.value.ty), str(cast.ty)

@@ -92,6 +92,24 @@ def _moved() -> bytes:
     return w.finish()
 
 
+def _averages() -> bytes:
+    """Write averages of floats over partial windows, whose divisor is computed for each."""
+    w = ModelWriter()
+    x, made = w.activation((1, 11, 6, 1), "float32"), w.tensor((1, 11, 6, 1), "float32")
+    window = {"filterHeight": 3, "filterWidth": 3, "strideH": 1, "strideW": 1, "padding": 0}
+    w.operator("AVERAGE_POOL_2D", [x], [made], "Pool2DOptions", **window)
+    return w.finish()
+
+
+def _ratio() -> bytes:
+    """Write a quotient of two computed floats."""
+    w = ModelWriter()
+    shape = (1, 4, 6)
+    x, y = w.activation(shape, "float32"), w.activation(shape, "float32")
+    w.operator("DIV", [x, y], [w.tensor(shape, "float32")], "DivOptions")
+    return w.finish()
+
+
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m3", "cortex-m4", "riscv32"])
 @pytest.mark.parametrize("made", [_mean, _moved])
 def test_estimated_flash_of_what_floats_link(
@@ -100,6 +118,16 @@ def test_estimated_flash_of_what_floats_link(
     told: Any = api.compile(of_file(made()), target=target, output=tmp_path / "project").to_dict()
     estimate, linked = told["weight_bytes"] + told["estimated_code_bytes"], told["flash_bytes"]
     assert linked is not None and abs(estimate / linked - 1) < 0.1, (estimate, linked)
+
+
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m3", "cortex-m4", "riscv32"])
+@pytest.mark.parametrize("made", [_averages, _ratio])
+def test_estimated_flash_of_computed_divisors(
+    made: Callable[[], bytes], target: str, tmp_path: Path, emulator_tools: None
+) -> None:
+    told: Any = api.compile(of_file(made()), target=target, output=tmp_path / "project").to_dict()
+    estimate, linked = told["weight_bytes"] + told["estimated_code_bytes"], told["flash_bytes"]
+    assert linked is not None and abs(estimate / linked - 1) < 0.2, (estimate, linked)
 
 
 @pytest.mark.parametrize("name", ["kws_dscnn_int8", "ad01_int8"])
