@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.cascading.layerwise import bounded
 from tvm_cascade.cascading.planner import in_time
 from tvm_cascade.cascading.timing import allowed_factor
 from tvm_cascade.errors import InfeasibleError
@@ -54,13 +55,13 @@ class TimeAlongRows(Candidate):
         return found
 
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        plan = found.plan if isinstance(best, InfeasibleError) else _with_finer(found.plan, best.plan, self.rule)
+        plan = found.plan if isinstance(best, InfeasibleError) else _beside(found.plan, best.plan, self.rule)
         return replace(found, plan=plan).told(f"time runs along rows: {self.change(found.plan, best)}")
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
         if isinstance(found, InfeasibleError):
             return best
-        return replace(best, plan=_with_finer(best.plan, found.plan, self.rule), others=(found.graph,))
+        return replace(best, plan=_beside(best.plan, found.plan, self.rule), others=(found.graph,))
 
 
 def with_time_along_rows(row: Best, plan: PlanOf, rule: TimeRule) -> PlannedCandidate:
@@ -78,8 +79,11 @@ def _factor(plan: Plan, rule: TimeRule) -> float:
     return in_time(plan.graph, rule.options).least / rule.prices.least
 
 
-def _with_finer(plan: Plan, other: Plan, rule: TimeRule) -> Plan:
-    """Return `plan` with the smallest plan of either direction that the limit on time refuses."""
+def _beside(plan: Plan, other: Plan, rule: TimeRule) -> Plan:
+    """Return `plan` with the bound of both directions, and without a cap the smallest plan of either that the limit on
+    time refuses.
+    """
+    plan = bounded(plan, other.bound)
     if rule.options.sram is not None:
         return plan
     refused = [(other.peak, rule.factor(other))]

@@ -128,7 +128,7 @@ class Reshaping(Rewriting):
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
         stored = self.stored.get(value)
-        if stored is not None and stored.scales == 1 and constant_of(stored.tensor) is None:
+        if stored is not None and stored.scales == 1:
             return self._real(stored.along(self._reshaped(stored.tensor, shape)))
         return self._once(relax.op.reshape, value, shape)
 

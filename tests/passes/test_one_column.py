@@ -177,6 +177,47 @@ def test_depthwise_windows_of_tflite_go_along_rows(dtype: str, tmp_path: Path) -
     assert tvm_cascade.run(tmp_path / "p", check=path).match
 
 
+def _normalized(path: Path) -> Path:
+    """Write a `.tflite` as Keras' Conv1D and batch normalization: constants [1, 1, c] added to signals without their row."""
+    writer, rng = ModelWriter(), np.random.default_rng(6)
+    x, read = writer.activation((1, 96, 3), "int8", 0.02, 3), 3
+    for k in range(3):
+        shape, row = (1, 96, 16), (1, 1, 96, 16)
+        wide, made = writer.tensor((1, 1, 96, read), "int8", 0.02, 3), writer.tensor(row, "int8", 0.03, -5)
+        writer.operator("RESHAPE", [x, writer.constant(np.array((1, 1, 96, read), "int32"))], [wide])
+        data, bias = rng.integers(-127, 128, (16, 1, 5, read)).astype("int8"), rng.integers(-500, 500, 16).astype("int32")
+        weights = writer.tensor(data.shape, "int8", np.full(16, 0.01, "float32"), axis=0, data=data)
+        bias = writer.tensor((16,), "int32", np.full(16, 2e-4, "float32"), data=bias)
+        writer.operator("CONV_2D", [wide, weights, bias], [made], "Conv2DOptions", padding=0, version=3, strideH=1, strideW=1,
+                        dilationHFactor=1, dilationWFactor=1)  # fmt: skip
+        signal = writer.tensor(shape, "int8", 0.03, -5)
+        writer.operator("RESHAPE", [made, writer.constant(np.array(shape, "int32"))], [signal])
+        shift = rng.integers(-127, 128, (1, 1, 16)).astype("int8")
+        shift = writer.tensor((1, 1, 16), "int8", 0.01, k, data=shift)
+        x, read = writer.tensor(shape, "int8", 0.02, 3), 16
+        writer.operator("ADD", [signal, shift], [x], "AddOptions", fusedActivationFunction=1)
+    writer.outputs = [x]
+    path.write_bytes(writer.finish())
+    return path
+
+
+def test_constants_that_are_added_to_a_column_stay_integers(tmp_path: Path) -> None:
+    mod = frontend.load(str(_normalized(tmp_path / "n.tflite")))
+    row, column = (pipeline.prepare(m, KernelTarget()).graph for m in (mod, to_one_column(mod)))
+    assert sum(t.columns > 1 for t in column.tensors) < sum(t.columns > 1 for t in row.tensors)
+    assert all(t.bytes == np.prod(t.shape) for t in column.tensors)
+    tvm_cascade.compile(tmp_path / "n.tflite", target="host", stream_input=True, output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "n.tflite").match
+
+
+@pytest.mark.parametrize("network", [time_series.heartbeat, time_series.gesture])
+@pytest.mark.parametrize("options", [{}, {"max_time": 1.01}, {"sram": "6k"}])
+def test_bounds_cover_plans_along_either_direction(network: Any, options: dict[str, Any]) -> None:
+    """The plan along the row is faster; the smallest on its frontier goes along the column."""
+    found = tvm_cascade.plan(network("int8"), target="cortex-m4", **options)
+    assert found.plan.bound <= min(peak for peak, factor in found.frontier if factor == 1.0)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_signal_arrives_sample_by_sample(channels_last: bool, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
