@@ -118,7 +118,7 @@ class Reshaping(Rewriting):
         return self.reshaped(shape_of(value)) is not None
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """Reshape `value`, or its integers under a single scale; fold constants and chains."""
+        """Reshape `value`, or what is cast to it, or its integers under a single scale; fold constants and chains."""
         if shape_of(value) == shape:
             return value
         call = self._definition(value)
@@ -130,6 +130,8 @@ class Reshaping(Rewriting):
         stored = self.stored.get(value)
         if stored is not None and stored.scales == 1:
             return self._real(stored.along(self._reshaped(stored.tensor, shape)))
+        if name_of(call) == "astype" and str(value.ty.dtype) == "int32":  # integer averages are known by the cast in front
+            return self.bb.emit(relax.op.astype(self._reshaped(call.args[0], shape), call.attrs.dtype))
         return self._once(relax.op.reshape, value, shape)
 
     # operators: the widened call, None where there is no rule --------------------------------------------------------

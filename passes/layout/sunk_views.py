@@ -143,6 +143,9 @@ class _Sinking(Rewriting):
         data = constant_of(self._definition(value))
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
+        stored = Stored.read_by(self._definition(value))
+        if stored is not None and stored.scales == 1:
+            return self.bb.emit(stored.along(self._reshaped(stored.tensor, shape)).reals)
         return self.bb.emit(relax.op.reshape(value, list(shape)))
 
     def _on_map(self, call: Value, operands: list[Value]) -> Value:

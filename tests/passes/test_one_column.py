@@ -185,7 +185,10 @@ def _normalized(path: Path) -> Path:
         shape, row = (1, 96, 16), (1, 1, 96, 16)
         wide, made = writer.tensor((1, 1, 96, read), "int8", 0.02, 3), writer.tensor(row, "int8", 0.03, -5)
         writer.operator("RESHAPE", [x, writer.constant(np.array((1, 1, 96, read), "int32"))], [wide])
-        data, bias = rng.integers(-127, 128, (16, 1, 5, read)).astype("int8"), rng.integers(-500, 500, 16).astype("int32")
+        data, bias = (
+            rng.integers(-127, 128, (16, 1, 5, read)).astype("int8"),
+            rng.integers(-500, 500, 16).astype("int32"),
+        )
         weights = writer.tensor(data.shape, "int8", np.full(16, 0.01, "float32"), axis=0, data=data)
         bias = writer.tensor((16,), "int32", np.full(16, 2e-4, "float32"), data=bias)
         writer.operator("CONV_2D", [wide, weights, bias], [made], "Conv2DOptions", padding=0, version=3, strideH=1, strideW=1,
@@ -208,6 +211,30 @@ def test_constants_that_are_added_to_a_column_stay_integers(tmp_path: Path) -> N
     assert all(t.bytes == np.prod(t.shape) for t in column.tensors)
     tvm_cascade.compile(tmp_path / "n.tflite", target="host", stream_input=True, output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "n.tflite").match
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_averages_along_a_column_round_as_along_a_row(dtype: str, padding: int, tmp_path: Path) -> None:
+    """The view of the signal lies in front of the cast that integer averages begin with."""
+    writer, steps, zero = ModelWriter(), 31 - 2 * padding, 0 if dtype == "int16" else 3
+    x = writer.activation((1, 31, 7), dtype, 0.02, zero)
+    for operator, shape in (
+        ("RESHAPE", (1, 1, 31, 7)),
+        ("AVERAGE_POOL_2D", (1, 1, steps, 7)),
+        ("RESHAPE", (1, steps, 7)),
+    ):
+        read, x = x, writer.tensor(shape, dtype, 0.02, zero)
+        if operator == "RESHAPE":
+            writer.operator(operator, [read, writer.constant(np.array(shape, "int32"))], [x])
+        else:
+            window = dict(filterHeight=1, filterWidth=3, strideH=1, strideW=1, padding=padding)
+            writer.operator(operator, [read], [x], "Pool2DOptions", **window)
+    writer.outputs = [x]
+    path = tmp_path / "n.tflite"
+    path.write_bytes(writer.finish())
+    tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=path).match
 
 
 @pytest.mark.parametrize("network", [time_series.heartbeat, time_series.gesture])

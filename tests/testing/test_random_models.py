@@ -15,7 +15,8 @@ from tvm_cascade.testing.random_models.references import reference
 
 SEEDS = ((3, "tflite", "int8"), (4, "tflite", "uint8"), (5, "tflite", "int16"), (6, "tflite", "float32"),
          (7, "tflite", "int8"), (8, "tflite", "int8"), (9, "onnx", "float32"), (10, "onnx", "float32"),
-         (11, "onnx", "qdq"), (12, "onnx", "qdq_int8"), (13, "onnx", "qlinear"), (14, "tflite", "int8"))  # fmt: skip
+         (11, "onnx", "qdq"), (12, "onnx", "qdq_int8"), (13, "onnx", "qlinear"), (14, "tflite", "int8"),
+         (6, "tflite", "int16"), (31, "tflite", "int8"))  # fmt: skip
 
 
 @pytest.mark.parametrize(("seed", "door", "form"), SEEDS)

@@ -1,8 +1,9 @@
 """`draw`: a random network from a seed.
 
-Operators read any earlier operand, late ones more often, so that there are branches, residual sums and several readers. Half
-of the networks are mostly of windows over images, half mostly of views (reshape, transpose, slice, gather by constants,
-expand) of any rank. Layers may share weights; any operand, an input too, may be an output, also twice.
+Operators read any earlier operand, late ones more often, so that there are branches, residual sums and several readers. Two
+fifths of the networks are mostly of windows over images, two fifths mostly of views (reshape, transpose, slice, gather by
+constants, expand) of any rank, a fifth of windows along signals, between views as Keras writes them. Layers may share
+weights; any operand, an input too, may be an output, also twice.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def draw(
     form = form or str(rng.choice(FORMS[door]))
     opset = opset or _opset(rng, form)
     drawer = _Drawer(np.random.default_rng([seed, 2]), door, form, opset)
+    drawer.signals = np.random.default_rng([seed, 7]).random() < 0.2
     return drawer.network(seed, steps or int(np.random.default_rng([seed, 6]).integers(2, 14)))
 
 
@@ -57,6 +59,7 @@ class _Drawer:
         self.quantized = form != "float32"
         self.stored = STORED.get(form, form)  # type of stored numbers
         self.views = rng.random() < 0.5
+        self.signals = False  # windows go along operands of three axes
         self.further = form == "float32"  # quantizers leave these operators float
 
     # Whole networks.
@@ -86,6 +89,9 @@ class _Drawer:
         return self.model(seed, outputs)
 
     def first_shape(self) -> Shape:
+        if self.signals:
+            steps, channels = self.int(8, 81), self.int(1, 9)
+            return (1, steps, channels) if self.channel == 3 else (1, channels, steps)
         if self.views and self.chance(0.5):
             rank = int(self.pick((1, 2, 3, 3, 4)))
             return tuple(self.int(1, 8) for _ in range(rank))
@@ -168,6 +174,7 @@ class _Drawer:
         image = len(self.shape(x)) == 4
         windows = _WINDOWS if image else ()
         kinds = (*_ANY, *_VIEWS, *_VIEWS, *_VIEWS) if self.views else (*windows, *windows, *_ANY, *_VIEWS[::2])
+        kinds = (*(_signal,) * 16, *_ANY, *_VIEWS[::3]) if self.signals else kinds
         kinds = _FURTHER if self.further and self.chance(0.2) else kinds
         made = self.pick(kinds)(self, x)
         return [t for t in made if self.operands[t].kind == "real"]
@@ -184,6 +191,7 @@ class _Drawer:
         """Draw kernel, stride, dilation and padding; None where nothing of `x` is left."""
         _, h, w, _ = self.spatial(x)
         kernel = (self.int(1, most + 1), self.int(1, most + 1)) if self.chance(0.6) else (self.pick((1, 3)),) * 2
+        kernel = (1, kernel[1]) if self.signals else kernel
         stride = (self.int(1, 4), self.int(1, 3)) if self.chance(0.4) else (1, 1)
         dilation = (self.int(1, 3), self.int(1, 3)) if dilated and self.chance(0.2) else (1, 1)
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -287,6 +295,23 @@ def _gate(d: _Drawer, x: int) -> list[int]:
     (mean,) = _global(d, x)
     (gate,) = _apply(d, mean, "sigmoid")
     return _joined(d, "mul", x, gate)
+
+
+def _signal(d: _Drawer, x: int) -> list[int]:
+    """Move a window along an operand of three axes, between views, and often add constants or multiply by them."""
+    shape, first = d.shape(x), len(d.steps)
+    if len(shape) != 3:
+        return []
+    row = (shape[0], 1, *shape[1:]) if d.channel == 3 else (*shape[:2], 1, shape[2])
+    (image,) = d.add("reshape", [x], [d.like(x, row)], shape=row)
+    made = d.pick((_conv, _conv, _depthwise, _pool))(d, image)
+    if not made or d.spatial(made[0])[1] != 1:
+        del d.steps[first:]
+        return []
+    n, _, w, c = d.spatial(made[0])
+    back = (n, w, c) if d.channel == 3 else (n, c, w)
+    made = d.add("reshape", made, [d.like(made[0], back)], shape=back)
+    return _with_constant(d, made[0], str(d.pick(("add", "add", "mul", "sub")))) if d.chance(0.5) else made
 
 
 def _resize(d: _Drawer, x: int) -> list[int]:
@@ -421,7 +446,8 @@ def _with_constant(d: _Drawer, x: int, op: str) -> list[int]:
         op = "div"
     small = tuple(e if d.chance(0.5) else 1 for e in shape)[int(d.int(0, len(shape) + 1)) if d.chance(0.3) else 0 :]
     how = {"op": op, "constant": small, "weights": d.int(0, 1 << 30), "left": bool(d.chance(0.4) and op != "div")}
-    return d.add("binary", [x], [d.operand(shape)], **how, activation=None)
+    activation = d.activation() if d.signals and op in ("add", "sub", "mul") else None
+    return d.add("binary", [x], [d.operand(shape)], **how, activation=activation)
 
 
 def _reduce(d: _Drawer, x: int) -> list[int]:
