@@ -130,7 +130,7 @@ class Reshaping(Rewriting):
         stored = self.stored.get(value)
         if stored is not None and stored.scales == 1:
             return self._real(stored.along(self._reshaped(stored.tensor, shape)))
-        if name_of(call) == "astype" and str(value.ty.dtype) == "int32":  # integer averages are known by the cast in front
+        if name_of(call) == "astype" and str(value.ty.dtype) == "int32":  # it stays in front of an integer average
             return self.bb.emit(relax.op.astype(self._reshaped(call.args[0], shape), call.attrs.dtype))
         return self._once(relax.op.reshape, value, shape)
 
