@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 
 from tvm_cascade.testing.forked import PASS, REFUSED, WRONG, Outcome
-from tvm_cascade.testing.random_models.check import FAULTS, Case, apart, examined, planned_outputs
+from tvm_cascade.testing.random_models.check import (
+    FAULTS,
+    Case,
+    apart,
+    difference,
+    examined,
+    planned_outputs,
+    with_ties,
+)
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.operators import draw_any_operators
 from tvm_cascade.testing.random_models.references import reference
@@ -40,6 +50,18 @@ def test_the_work_of_transposed_volumes_is_counted() -> None:
     volumes = draw_any_operators(1665548706381836, 200, "onnx", 20).subset([145])
     assert "conv_transpose" in volumes.text()
     assert examined(Case(volumes), planned_outputs) == Outcome(PASS)
+
+
+def test_places_of_largest_floats_may_be_those_of_floats_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = draw(16, "onnx", "float32", opset=13)
+    step = next(step for step in model.steps if step.kind == "argmax")
+    model = replace(model, outputs=step.outputs)
+    wanted = reference(model).outputs
+    (values,) = reference(replace(model, outputs=step.inputs)).outputs
+    smallest = [values.argmin(step.attrs["axis"]).astype(wanted[0].dtype)]
+    assert difference(with_ties(model, smallest, wanted), wanted)
+    monkeypatch.setattr("tvm_cascade.testing.random_models.check._FLOAT", 4.0)
+    assert not difference(with_ties(model, smallest, wanted), wanted)
 
 
 @pytest.mark.usefixtures("emulator")

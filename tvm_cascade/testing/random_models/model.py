@@ -58,12 +58,20 @@ class Weights:
         return (self.stored * self.scales.reshape(shape)).astype("float32")
 
 
-def weights(seed: int, shape: Shape, channels: int, terms: int) -> Weights:
-    """Draw weights with which a sum of `terms` products of unit variance has about unit variance."""
-    rng = np.random.default_rng(seed)
+def weights(seed: int, shape: Shape, axis: int, channels: int, terms: int) -> Weights:
+    """Draw weights with which a sum of `terms` products of unit variance has about unit variance.
+
+    In a quarter of layers half of the output channels, along `axis`, have zeros alone.
+    """
+    rng, of_zeros = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     stored = rng.integers(-127, 128, shape).astype("int8")
     scales = (rng.uniform(0.5, 1.5, channels) / (73 * np.sqrt(terms))).astype("float32")
-    return Weights(stored, scales, rng.normal(0, 0.3, channels))
+    bias = rng.normal(0, 0.3, channels)
+    if of_zeros.random() < 0.25 and shape[axis] == channels:
+        zeros = of_zeros.random(channels) < 0.5
+        np.moveaxis(stored, axis, 0)[zeros] = 0
+        bias[zeros] *= of_zeros.integers(0, 2, channels)[zeros]
+    return Weights(stored, scales, bias)
 
 
 def drawn(seed: int, shape: Shape) -> tuple[np.ndarray, np.ndarray]:

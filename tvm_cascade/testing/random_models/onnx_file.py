@@ -107,7 +107,7 @@ class _Writer:
 
     def layer(self, step: Step, shape: tuple[int, ...], axis: int, channels: int) -> tuple[str, str, str, np.ndarray]:
         """Return names of real weights, stored ones, biases (or ""), and the scales."""
-        made = weights(step.attrs["weights"], shape, channels, step.attrs["terms"])
+        made = weights(step.attrs["weights"], shape, axis, channels, step.attrs["terms"])
         if not self.model.quantized:
             bias = self.constant(made.bias, "float32") if step.attrs["bias"] else ""
             return self.constant(made.real(axis)), "", bias, made.scales

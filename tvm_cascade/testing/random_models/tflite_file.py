@@ -70,7 +70,7 @@ class _Writer:
 
     def parameters(self, step: Step, shape: tuple[int, ...], axis: int, channels: int) -> tuple[int, int]:
         """Return the constants of weights and biases. Layers without biases have zeros, which convolutions require."""
-        made, (x,) = weights(step.attrs["weights"], shape, channels, step.attrs["terms"]), step.inputs
+        made, (x,) = weights(step.attrs["weights"], shape, axis, channels, step.attrs["terms"]), step.inputs
         key = (step.kind, step.attrs["weights"], shape)
         if key not in self.shared:
             self.shared[key] = self.filters(made, axis)

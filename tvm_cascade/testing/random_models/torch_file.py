@@ -50,7 +50,7 @@ def _module(torch: Any, model: RandomModel) -> Any:
                 data = np.random.default_rng(a["weights"]).uniform(0.5, 1.5, a["constant"])
                 return [self.held(("constant", a["weights"], a["constant"]), data.astype("float32"))]
             shape, axis, channels = _weights_shape(model, step)
-            made = weights(a["weights"], shape, channels, a["terms"])
+            made = weights(a["weights"], shape, axis, channels, a["terms"])
             names = [self.held((a["weights"], shape), made.real(axis))]
             return (
                 [*names, self.held((a["weights"], shape, "bias"), made.bias.astype("float32"))] if a["bias"] else names
