@@ -135,6 +135,8 @@ def _macs(stage: Stage, movers: Mapping[Buffer, Stage]) -> int:
         analyzer.bind(var, ir.Range(0, extent))
     # joins the conditions of padding within padding, and drops those that are always met
     value, *indices = map(analyzer.simplify, (store.value, *store.indices))
+    if not tir.collect(value, tirx.Mul):
+        return 0  # no weight meets the input: the steps of a dilation step over it
     return iterations_where(stage.extents, skipped_conditions(tirx.BufferStore(store.buffer, value, indices)))
 
 

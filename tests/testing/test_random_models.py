@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
 
+import tvm_cascade
+from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.forked import PASS, REFUSED, WRONG, Outcome
 from tvm_cascade.testing.random_models.check import (
     FAULTS,
@@ -62,6 +65,15 @@ def test_places_of_largest_floats_may_be_those_of_floats_as_large(monkeypatch: p
     assert difference(with_ties(model, smallest, wanted), wanted)
     monkeypatch.setattr("tvm_cascade.testing.random_models.check._FLOAT", 4.0)
     assert not difference(with_ties(model, smallest, wanted), wanted)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_taps_that_step_over_the_input_are_no_work(groups: int, tmp_path: Path) -> None:
+    """Four taps two columns apart, with three columns of padding before an input of a single column."""
+    net, path = Net("float32", seed=1), tmp_path / "n"
+    x = net.conv(net.input((1, 1, 1, 2), "x"), 2, (1, 4), padding=(0, 3, 0, 3), dilation=(1, 2), groups=groups)
+    tvm_cascade.compile(net.finish(x), target="host", output=path)
+    assert tvm_cascade.run(path).ok
 
 
 @pytest.mark.usefixtures("emulator")

@@ -406,6 +406,8 @@ def _softmax(d: _Drawer, x: int) -> list[int]:
     if rank == 0 or d.shape(x)[-1] == 1:
         return []
     axis = rank - 1 if d.door == "tflite" or (d.door == "onnx" and d.opset < 13) or d.chance(0.6) else d.int(0, rank)
+    if d.shape(x)[axis] == 1:  # ones alone, of which norms see the rounding
+        return []
     return d.add("softmax", [x], [_fixed(d, "softmax", d.shape(x))], axis=axis)
 
 
