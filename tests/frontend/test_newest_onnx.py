@@ -21,11 +21,11 @@ from tvm_cascade.testing.reference import Compiled
 _X = np.random.default_rng(0).uniform(-2, 2, (1, 3, 4, 4)).astype("float32")
 
 
-def _saved(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> Path:
+def _saved(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], opset: int = 28) -> Path:
     ends = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, _X.shape), onnx.ValueInfoProto(name="y")]
     held = [onnx.numpy_helper.from_array(a, name) for name, a in constants.items()]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=14)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=14)
     onnx.save(onnx.shape_inference.infer_shapes(model), path)
     return path
 
@@ -53,6 +53,13 @@ def test_quantizers_are_read_where_onnx_runtime_has_none(tmp_path: Path) -> None
     path = _saved(tmp_path / "n.onnx", nodes, {"s": np.array(scale), "z": np.array(zero)})
     stored = np.clip(np.rint(_X / scale) + zero, -128, 127)
     np.testing.assert_allclose(Compiled(load(path))(_X)[0], (stored - zero) * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [24, 25, 26, 27, 28])
+def test_swish_of_every_opset(tmp_path: Path, opset: int) -> None:
+    """ONNX Runtime 1.32 has Swish of opset 24 alone."""
+    path = _saved(tmp_path / "n.onnx", [helper.make_node("Swish", ["x"], ["y"], alpha=0.5)], {}, opset)
+    np.testing.assert_allclose(Compiled(load(path))(_X)[0], _X / (1 + np.exp(-0.5 * _X)), rtol=1e-5, atol=1e-6)
 
 
 def test_an_operator_that_draws_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -36,6 +36,35 @@ def test_functions_of_int8_read_the_scale_of_their_output(tmp_path: Path, kind: 
     host_equals(tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("kind", ["TANH", "LOGISTIC"])
+def test_tanh_and_logistic_read_any_scale_of_their_input(tmp_path: Path, kind: str, dtype: str) -> None:
+    """At 2^-12 and 2^-11 LiteRT's default kernels of int16 leave the tables; outputs have the scale that LiteRT demands."""
+    limits = np.iinfo(dtype)
+    codes = np.arange(limits.min, limits.max + 1, 31 if dtype == "int16" else 1).astype(dtype)
+    steps = 2.0 ** (limits.bits - 1) * (2 if kind == "LOGISTIC" and dtype != "int16" else 1)
+    zero = {"int16": 0, "int8": -128 * (kind == "LOGISTIC"), "uint8": 128 * (kind == "TANH")}[dtype]
+    for scale in (2**-12, 2**-11, 0.0007, 0.0131, 2**-5, 0.3):
+        writer = ModelWriter()
+        x = writer.activation(codes.shape, dtype, scale, 128 if dtype == "uint8" else 0)
+        writer.operator(kind, [x], [writer.tensor(codes.shape, dtype, 1 / steps, zero)])
+        equal_outputs(tmp_path, writer, [codes])
+        host_equals(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8"])
+def test_quantize_rounds_alike_wherever_an_element_stands(tmp_path: Path, dtype: str) -> None:
+    """The default kernel of LiteRT rounds eight halves to even, and five away from zero."""
+    zero = 128 if dtype == "uint8" else 0
+    writer = ModelWriter()
+    x = writer.activation((13,), "float32")
+    writer.operator("QUANTIZE", [x], [writer.tensor((13,), dtype, 1.0, zero)], "QuantizeOptions", version=2)
+    for half, rounded in ((2.5, 3), (-2.5, -3), (0.5, 1)):
+        (made,) = equal_outputs(tmp_path, writer, [np.full(13, half, "float32")])
+        assert (made.astype(int) - zero).tolist() == [rounded] * 13
+    host_equals(tmp_path)
+
+
 @pytest.mark.parametrize(("size", "corners"), [((12, 12), True), ((7, 3), False)])
 def test_bilinear_resizes_of_int8_have_the_reference_s_ten_bits(tmp_path: Path, size: Any, corners: bool) -> None:
     """They are more than a step from the rounded float result."""
