@@ -7,6 +7,7 @@
 # whose base is the constant 0 (MEM[(int *)0B + x + y * 2]); the next analysis takes that for an access of a null pointer, all
 # that follows for unreachable, and the function for pure. With -fno-delete-null-pointer-checks the calls stay; so they do at
 # -Os, and with clang.
+#   cortex-m7 -O2: calls by GCC 0, without inference from null pointers 2, by clang 2
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

@@ -4,6 +4,7 @@
 # Guess: SSAT #8 for both, at -O2 and -Os: one instruction where a comparison chain has six.
 # Seen: GCC makes SSAT of the clamp by itself, and none in the loop (the bound goes into a register outside of the loop, and
 # then the pattern is no longer there), at -O2, -Os and -O3. clang makes it in both.
+#   -O3 one: ssat by GCC yes, by clang yes;  -O3 loop: ssat by GCC no, by clang yes
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

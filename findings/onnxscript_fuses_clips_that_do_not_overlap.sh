@@ -3,6 +3,7 @@
 # Guess: the values stay: 2 everywhere, and 0 everywhere.
 # Seen: two clips become one with the larger of the lower bounds and the smaller of the upper ones. Where the ranges do not overlap that is
 # Clip(x, 2, 1), for which ONNX says the upper bound: 1 instead of 2. Relu behind Clip(-3, -1) becomes -1 instead of 0. No warning.
+#   Clip(Clip(x, 0, 1), 2, 3) before [2 2 2 2] after [1 1 1 1]
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

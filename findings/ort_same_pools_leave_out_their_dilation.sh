@@ -3,6 +3,7 @@
 # Guess: six elements at run time, as SAME says and shape inference infers; the padding is two at either end.
 # Seen: four. ONNX Runtime pads for a window that is not dilated, one at either end, and warns of the shape alone. With these pads
 # written out it returns six. A Conv with the same attributes is refused.
+#   MaxPool inferred 6 by SAME_UPPER [3 4 5 4] by pads [2 3 4 5 4 5]
 set -euo pipefail
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

@@ -62,6 +62,30 @@ def test_swish_of_every_opset(tmp_path: Path, opset: int) -> None:
     np.testing.assert_allclose(Compiled(load(path))(_X)[0], _X / (1 + np.exp(-0.5 * _X)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "values"), [("INT2", (0, 1, -2, -1)), ("UINT2", (0, 1, 3, 2))])
+def test_weights_of_two_bits_between_quantizers(tmp_path: Path, kind: str, values: tuple[int, ...]) -> None:
+    """ONNX Runtime's default optimizations fuse them into a product that it has no form of."""
+    stored = np.array(values * 2).reshape(4, 2)
+    weights = helper.make_tensor("w", getattr(onnx.TensorProto, kind), stored.shape, stored.ravel().tolist())
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["w", "u"], ["d"]),
+        helper.make_node("MatMul", ["q", "d"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.array(0.05, "float32"), "z": np.array(3, "int8"), "u": np.array(0.5, "float32")}
+    path = _saved(tmp_path / "n.onnx", nodes, constants, 25)
+    model = onnx.load(path)
+    model.graph.initializer.append(weights)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    rounded = (np.clip(np.rint(_X / np.float32(0.05)) + 3, -128, 127) - 3) * 0.05
+    product = rounded @ (stored * 0.5)
+    (made,) = Compiled(load(path))(_X)
+    np.testing.assert_array_less(np.abs(made - np.clip(product, -131 * 0.05, 124 * 0.05)), 0.0251)
+
+
 def test_an_operator_that_draws_is_refused_by_its_name(tmp_path: Path) -> None:
     """Not by that of RandomUniformLike, which ONNX's body of Bernoulli has."""
     with pytest.raises(UnsupportedOperatorError, match="unsupported operator Bernoulli"):
