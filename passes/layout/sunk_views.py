@@ -1,5 +1,5 @@
-"""Move views of maps behind the elementwise operators and concats that read them, so that these run along the map's rows
-or pixels.
+"""Move views of maps behind the elementwise operators, concats and slices that read them, so that these run along the map's
+rows or pixels.
 
     before: a = reshape(map, [1, t, c])      after: b = tanh(map)
             b = tanh(a)                             c = reshape(b, [1, t, c])
@@ -22,8 +22,8 @@ _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
 def with_sunk_views(mod: Any) -> Any:
-    """Return `mod` with views of maps behind elementwise operators and concats in `main`; `mod` itself if none reads a
-    view.
+    """Return `mod` with views of maps behind elementwise operators, concats and slices in `main`; `mod` itself if none reads
+    a view.
     """
     if not any(name_of(b.value) in _VIEWS and _is_map(b.value.args[0], b.value) for b in bindings_of(mod["main"])):
         return mod
@@ -88,6 +88,8 @@ class _Sinking(Rewriting):
         name = name_of(value)
         if name == "concat":
             made, read = self._concat(value), list(getattr(value.args[0], "fields", ()))
+        elif name == "strided_slice":
+            made, read = self._slice(value), [value.args[0]]
         elif name in UNARY or name in BINARY:
             operands, read = self._operands(value), list(value.args)
             made = None if operands is None else self.bb.emit(self._on_map(value, operands))
@@ -113,6 +115,23 @@ class _Sinking(Rewriting):
         if place is None or len({shape_of(m)[:place] + shape_of(m)[place + 1 :] for m in maps}) > 1:
             return None
         return self.bb.emit(relax.op.concat(maps, axis=place))
+
+    def _slice(self, call: Value) -> Value | None:
+        """Emit a slice of a map; None if what is sliced is no map, or if no axis of the map is an axis that is cut."""
+        source = self.maps.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
+        if source is None or any(not isinstance(a, relax.Tuple) for a in call.args[1:]):
+            return None
+        axes, *bounds = ([getattr(f.value, "value", f.value) for f in a.fields] for a in call.args[1:])
+        if not all(isinstance(n, int) for row in (axes, *bounds) for n in row):
+            return None
+        shape = shape_of(call.args[0])
+        places = [_places(shape, axis % len(shape), shape_of(source)) for axis in axes]
+        if any(len(found) != 1 for found in places):
+            return None
+        along = [place for (place,) in places]
+        return self.bb.emit(
+            relax.op.strided_slice(source, along, *bounds, assume_inbound=bool(call.attrs.assume_inbound))
+        )
 
     def _operands(self, call: Value) -> list[Value] | None:
         """Return an operator's operands as maps; None if none is a map, or if they do not fit together."""

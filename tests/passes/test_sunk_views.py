@@ -71,6 +71,17 @@ def test_operators_run_on_the_map(build: Any) -> None:
     assert same(mod, sunk) and with_sunk_views(sunk) is sunk
 
 
+@pytest.mark.parametrize(("axis", "begin", "end", "step"), [(2, 2, 4, 1), (2, 3, 0, -2), (-1, 0, 2, 1), (1, 3, 19, 4)])
+def test_slices_of_a_signal_are_slices_of_the_map(axis: int, begin: int, end: int, step: int) -> None:
+    def halved(bb: Any, x: Any, _: Any) -> Any:
+        part = bb.emit(relax.op.strided_slice(viewed(bb, x), [axis], [begin], [end], [step]))
+        return bb.emit(relax.op.multiply(part, bb.emit(relax.op.sigmoid(part))))
+
+    mod = network(halved)
+    sunk = with_sunk_views(mod)
+    assert all(len(shape) == 4 for shape in shapes(sunk, "strided_slice", "sigmoid", "multiply")) and same(mod, sunk)
+
+
 def test_gates_of_channels_are_broadcast_over_the_map() -> None:
     mod = network(squeezed)
     sunk = with_sunk_views(mod)
