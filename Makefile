@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages aarch64 test-aarch64 bench keras lint style types docs docs-links findings fuzz differential tools clean sizes prose
+.PHONY: demo test torch test-torch training test-training cuda test-cuda browser test-browser packages test-packages aarch64 test-aarch64 bench keras litert-torch lint style types docs docs-links findings fuzz differential tools clean sizes prose
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -65,6 +65,12 @@ KERAS := $(VENV)-tensorflow/bin/python
 keras: $(STAMP)
 	-test -e $(KERAS) || { $(PYTHON) -m venv $(VENV)-tensorflow && $(KERAS) -m pip install -q --disable-pip-version-check tensorflow-cpu; }
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
+
+# litert-torch, which writes .tflite files of torch modules, in an environment of its own; needs `make torch`
+LITERT_TORCH := $(VENV)-litert-torch/bin/python
+litert-torch: $(STAMP)
+	-test -e $(LITERT_TORCH) || { $(PYTHON) -m venv $(VENV)-litert-torch && $(LITERT_TORCH) -m pip install -q --disable-pip-version-check 'litert-torch==0.10.*'; }
+	TVM_CASCADE_LITERT_TORCH=$(abspath $(LITERT_TORCH)) $(BIN)/python benchmarks/ways_in.py
 
 # the tutorials that begin with a training framework or its quantizer, which take 2 GB and minutes: a nightly run has them
 training: torch
